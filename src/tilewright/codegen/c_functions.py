@@ -4,7 +4,7 @@
     an object        bytes, or a Path to a ".o" or ".ll"        linked beside it
     a function of ctypes, or a Python function of numbers       called through a stub (an object of its own)
 
-What the expressions pass says which signature is wanted; LLVM text is compared with it.
+The types of the arguments in expressions determine the signature; that of LLVM text is compared with it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def bind(func: PrimFunc, sources: Mapping[str, Source] | Source | None) -> PrimF
 
 
 def _wanted(func: PrimFunc) -> dict[str, Signature]:
-    """The signatures of the functions that a function's elements call. Raises CompileError where one has several."""
+    """The signatures of the functions that a function's elements call. Raises CompileError for a function with
+    several."""
     result: dict[str, Signature] = {}
     for call in c_calls_in(func.body):
         name, signature = call.name.removeprefix(PREFIX), signature_of(call.dtype, call.args)
@@ -85,7 +86,8 @@ def _wanted(func: PrimFunc) -> dict[str, Signature]:
 
 
 def check_known(func: PrimFunc, threads: int) -> None:
-    """Raises CompileError for functions that are called and that nothing defines, and for Python in threads."""
+    """Raise CompileError for called functions without a definition, and for Python functions that several threads would
+    call."""
     problems = Problems()
     for name in _wanted(func):
         known = find_c_function(name)
@@ -127,7 +129,7 @@ def one_by_one(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
 
 
 def _defined(name: str, signature: Signature, source: Source) -> CFunction:
-    """The function that a source is. Raises CompileError if it is none."""
+    """The definition that a source contains. Raises CompileError if it is none."""
     where = f"C function {name!r}"
     if isinstance(source, Path):
         source = _read(source, where)
@@ -163,7 +165,7 @@ def _read(path: Path, where: str) -> str | bytes:
 
 
 def _check_text(name: str, signature: Signature, text: str) -> None:
-    """Raises CompileError if LLVM text does not define a function of this signature."""
+    """Raise CompileError if LLVM text does not define a function of this signature."""
     where = f"C function {name!r}"
     defined = _definitions(text, where)
     kinds = ", ".join(register_type(t) for t in signature.arguments)
@@ -182,11 +184,12 @@ _NOT_FOR_C = re.compile(r"\b(\w+cc|cc ?\d+|internal|private)\b")
 
 
 _OTHER_MACHINE = re.compile(r'"(?:target-cpu|target-features|tune-cpu)"\s*=\s*"[^"]*"')
-"""Attributes that name a processor, as C compilers write them: the code is for the target of what calls it."""
+"""The attributes of LLVM text that name a processor, as C compilers write them: code is compiled for the caller's
+target."""
 
 
 def _definitions(text: str, where: str) -> dict[str, tuple[str, str]]:
-    """The functions that LLVM text defines: their types, and what stands before their names."""
+    """(type of the result and arguments, text before the name) of each function that LLVM text defines."""
     if has_assembly(text):
         raise CompileError("has instructions of a machine as text (asm)", where=where, expected="LLVM's instructions")
     module = parsed(text, host_triple(), machine_for(host_triple(), opt=0), f"the text of {where}")
@@ -199,8 +202,8 @@ def _definitions(text: str, where: str) -> dict[str, tuple[str, str]]:
 
 
 def _check_image(name: str, image: bytes) -> None:
-    """Raises CompileError if the bytes are not an object file, or the object does not define the function. On x86-64
-    Linux our own linker reads it, which checks every number of a file; LLVM's may crash on damaged files."""
+    """Raise CompileError if the bytes are not an object file, or the object does not define the function. On x86-64
+    Linux the linker of this package reads it, which checks every field of the file; LLVM may crash on damaged files."""
     if host_triple() != "x86_64-unknown-linux-gnu":
         _from_image_address(name, image)
         return
@@ -277,6 +280,6 @@ define {result} @{symbol}({", ".join(params)}) {{
 
 
 def functions_of(body: Stmt) -> tuple[CFunction, ...]:
-    """The functions that a body's elements call and that are known here, the C library's left out."""
+    """The functions that a body's elements call and that have a known definition, except those of the C library."""
     known = (find_c_function(call.name.removeprefix(PREFIX)) for call in c_calls_in(body))
     return tuple(dict.fromkeys(f for f in known if f is not None and not f.in_library))

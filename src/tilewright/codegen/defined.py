@@ -1,8 +1,8 @@
 """Integer divisions and shifts for languages that leave some of their operands undefined.
 
-The IR defines all of them (`ir/scalar_ops.py`): what is divided by zero is 0, and so is its remainder; the least number
-by -1 wraps; a shift by the width or more, or by a negative number, leaves 0, or the sign where a signed number goes
-right. StableHLO says nothing of these, and in MLIR's `arith` they are undefined or poison.
+The IR defines all of them (`ir/scalar_ops.py`): quotient and remainder of a division by zero are 0; the least number by
+-1 wraps; a shift by the width or more, or by a negative number, gives 0, or the sign for a signed right shift.
+StableHLO does not define these, and in MLIR's `arith` they are undefined or poison.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ def export(
     flat: PrimFunc, name: str, target: Target, places: Sequence[Path], needs: Sequence[str] = ()
 ) -> tuple[Path, ...]:
     """Write a flat function as `name` to each place ("x.o" or "x.so"), and the header "x.h" beside the first. `needs`
-    are the conditions whose numbers it writes where they do not hold.
+    are conditions on sizes; the function reports the number of one that does not hold.
 
-    Raises CompileError if the name is no C name, or one of the C library; before that nothing is written.
+    Raises CompileError, before anything is written, if the name is not a C identifier, or is one of the C library.
     """
     if not _NAME.fullmatch(name) or name in RESERVED:
         what = "this is no name for a function in C: it is none, or it has a meaning there already"
@@ -53,7 +53,7 @@ def export(
 
 
 def _check_externals(flat: PrimFunc, places: Sequence[Path]) -> None:
-    """Raises CompileError where a file would call what it cannot have."""
+    """Raise CompileError if a file would call a function that it cannot contain or find."""
     for f in functions_of(flat.body):
         where = f"C function {f.name!r}"
         if f.is_python:

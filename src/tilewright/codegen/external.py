@@ -1,9 +1,9 @@
-"""External functions at run time: what interpreter and native code call, and what came out of Python functions.
+"""External functions at run time: their stubs and addresses for native code, and their calls for the interpreter.
 
     kernel -> stub @f (an object of its own) -> the function's address
 
-Code for a process calls through stubs, since an address means nothing in another one; files call the function by its
-name, and the program that links them defines it.
+Code compiled for this process calls through stubs, since an address is valid in one process only; exported files call
+the function by its name, and the program that links them defines it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Arrays = Sequence[Array]
 
 
 def stubs(body: Stmt) -> dict[str, bytes]:
-    """Objects that define what a function's body calls from outside and is not LLVM text, for this process."""
+    """Objects that define, for this process, the external functions of a body that are not LLVM text."""
     objects: dict[str, bytes] = {}
     for s in walk(body):
         external = find_external(s.name) if isinstance(s, Intrinsic) else None
@@ -46,7 +46,7 @@ def stubs(body: Stmt) -> dict[str, bytes]:
 
 
 def _stub(symbol: str, arguments: Sequence[str], address: int) -> bytes:
-    """A function that jumps to an address."""
+    """An object with a function that jumps to an address."""
     params = [f"{kind} %a{k}" for k, kind in enumerate(arguments)]
     text = f"""target triple = "{host_triple()}"
 define void @{symbol}({", ".join(params)}) {{
@@ -59,7 +59,7 @@ define void @{symbol}({", ".join(params)}) {{
 
 
 def _address(external: External, call: Intrinsic) -> int:
-    """Where a function is in this process. Raises CompileError if it has none of this name."""
+    """The address of a function in this process. Raises CompileError if there is no such function."""
     if external.address is not None:
         return external.address
     if external.python is not None:
@@ -103,8 +103,8 @@ def _trampoline(external: External, call: Intrinsic) -> int:
 
 
 def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
-    """Call a Python function on copies, so that what it keeps is its own. Where it raises, or has raised before in the
-    same call, the outputs are zero: what reads them as indices stays inside."""
+    """Call a Python function on copies, so that it may keep its arguments. If it raises, or has raised before in the
+    same call, the outputs are zero, so that later uses as indices stay in bounds."""
     assert external.python is not None
     results = [np.zeros_like(a) for a in outputs]
     if not is_pending():

@@ -6,8 +6,8 @@
         view: bool = False
 
 A field is an int, float, bool, str, DType, Expr, ConstantArray, a `Literal` of those, None, a tuple, or a union. Values
-are checked when an instance is made, and converted to one form: lists become tuples, NumPy's numbers Python's, arrays
-`ConstantArray`s, an int where a float is asked for that float. Texts and keys leave out what is as its default says.
+are checked when an instance is created, and normalised: lists become tuples, NumPy's numbers Python's, arrays
+`ConstantArray`s, and ints in float fields floats. Texts and keys leave out values that equal their default.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AttrValue = Any
 """int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
 
 Dim = int | Expr
-"""A size or a place in a tensor, which may be symbolic."""
+"""A size of a tensor or an index into it, which may be symbolic."""
 
 Dims = tuple[Dim, ...]
 Ints = tuple[int, ...]
@@ -65,7 +65,7 @@ class ConstantArray:
 
 
 Field = tuple[str, Any, Any]
-"""Name, type, and default or MISSING."""
+"""A field of an attribute class: (name, type, default or MISSING)."""
 
 _fields: dict[type[Attrs], tuple[Field, ...]] = {}
 
@@ -84,7 +84,7 @@ _checked: dict[type[Attrs], tuple[tuple[str, Any, frozenset[type]], ...]] = {}
 
 
 def _checked_fields(kind: type[Attrs]) -> tuple[tuple[str, Any, frozenset[type]], ...]:
-    """The fields, each with the classes whose values, if they are of no subclass, fit as they are."""
+    """(name, type, classes) of each field: values of exactly one of these classes need no further check."""
     entry = _checked.get(kind)
     if entry is None:
         entry = _checked[kind] = tuple((name, hint, _classes(_options(hint))) for name, hint, _ in fields_of(kind))
@@ -98,7 +98,7 @@ def _classes(options: tuple[Any, ...]) -> frozenset[type]:
 
 @dataclass(frozen=True, slots=True)
 class Attrs:
-    """The attributes of a node: none. Operators that have some declare a subclass."""
+    """The attributes of a node whose operator has none. Operators with attributes declare a subclass."""
 
     def __post_init__(self) -> None:
         for name, hint, kinds in _checked_fields(type(self)):
@@ -135,14 +135,14 @@ class Attrs:
         return {name: getattr(self, name) for name, _, _ in fields_of(type(self))}
 
     def items(self) -> tuple[tuple[str, AttrValue], ...]:
-        """The attributes as texts and keys have them: names and values, sorted by name, without those that are at their
-        default."""
+        """(name, value) of each attribute that differs from its default, sorted by name, as texts and keys contain
+        them."""
         pairs = ((name, getattr(self, name), default) for name, _, default in fields_of(type(self)))
         return tuple((name, value) for name, value, default in pairs if not _is_same(value, default))
 
     @property
     def algorithm(self) -> str:
-        """How the node is computed where its operator's name does not say it, as tables show it; "" where that does."""
+        """A short name, for tables, of how the node is computed, if its operator's name does not say it; else ""."""
         return ""
 
     @property
@@ -151,7 +151,7 @@ class Attrs:
         return tuple(e for _, value in self.items() for e in _exprs_in(value))
 
     def mapped(self: A, change: Callable[[AttrValue], AttrValue]) -> A:
-        """With `change` applied to every value."""
+        """The attributes with `change` applied to every value."""
         return dataclasses.replace(self, **{name: change(value) for name, value in self.values().items()})
 
 
@@ -160,7 +160,7 @@ NO_ATTRS = Attrs()
 
 
 def same(a: AttrValue, b: AttrValue) -> bool:
-    """Whether two values of attributes are equal; an expression equals itself, and a number if it is its literal."""
+    """Whether two values of attributes are equal; an expression equals itself, and a literal equals its number."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(b, Expr):
@@ -179,17 +179,17 @@ def _exprs_in(value: AttrValue) -> Iterator[Expr]:
 
 
 def _is_same(value: AttrValue, default: Any) -> bool:
-    """Whether a value is the default, to its type and sign."""
+    """Whether a value equals the default, including its type and the sign of zero."""
     return type(value) is type(default) and repr(value) == repr(default)
 
 
 def _options(hint: Any) -> tuple[Any, ...]:
-    """The members of a union; of any other type itself."""
+    """The members of a union type; a tuple of the type itself for others."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def _fits(value: AttrValue, hint: Any) -> bool:
-    """Whether a value is of a type. A bool is no int."""
+    """Whether a value is of a type. A bool is not an int here."""
     for option in _options(hint):
         origin = get_origin(option)
         if option is Any:
@@ -221,7 +221,7 @@ def is_attribute(value: AttrValue) -> bool:
 
 
 def _converted(value: Any, hint: Any) -> AttrValue:
-    """A value in its one form; whether it is of the type is not looked at."""
+    """A value in its normalised form, without a check of its type."""
     if isinstance(value, list | tuple):
         return tuple(map(_converted, value, _elements(hint, len(value))))
     options = _options(hint)

@@ -1,10 +1,10 @@
-"""Functions of C in expressions: `extern(cbrtf, f32, x)` is what a function from outside gives for numbers.
+"""C functions in expressions: `extern(cbrtf, f32, x)` is the result of the external function `cbrtf` for the number x.
 
     float cbrtf(float)          of the C library, by its signature in `LIBRARY`
     f32 scale(f32, i32)         what the user defines by `tw.build(..., extern={"scale": ...})`
 
-An operator of expressions carries the function's name; what is known of it stands here. Such a function is pure: how
-often it is called, and in which order, is not said.
+An operator of expressions contains the function's name; this module has the signatures and definitions. Such a function
+must be pure: the number and the order of its calls are not defined.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tilewright.ir.expr import Expr
 
 PREFIX = "extern "
-"""How the name of an operator begins that is such a function."""
+"""The prefix of the names of operators that are C functions."""
 
 C_TYPES: dict[DType, tuple[str, Any]] = {
     f32: ("float", ctypes.c_float),
@@ -37,7 +37,7 @@ C_TYPES: dict[DType, tuple[str, Any]] = {
     u32: ("uint32_t", ctypes.c_uint32),
     u64: ("uint64_t", ctypes.c_uint64),
 }
-"""Element types that functions of C take and give, as C and `ctypes` call them."""
+"""For each element type that C functions may take and return, its names in C and in `ctypes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class CFunction:
     """A function of numbers that comes from outside.
 
     Args:
-        name: by which expressions call it.
+        name: the name in expressions.
         symbol: its name in C.
-        signature: of it.
-        call: it, for Python's numbers; made when it is first asked for.
+        signature: the types of its result and arguments.
+        call: a Python function that calls it with Python's numbers; created on first use.
         source: its definition, which distinguishes functions of one name; None for the C library's.
         llvm: LLVM text that defines it.
         image: an object that defines it.
@@ -81,12 +81,12 @@ class CFunction:
 
     @property
     def in_library(self) -> bool:
-        """Whether the C library has it."""
+        """Whether the function belongs to the C library."""
         return self.source is None
 
 
 def _library() -> dict[str, Signature]:
-    """The functions of math.h that give the same for the same numbers, for doubles and with "f" for floats."""
+    """The functions of math.h that are pure, for doubles and, with the suffix "f", for floats."""
     one = """acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 fabs floor lgamma log log10
         log1p log2 logb nearbyint rint round sin sinh sqrt tan tanh tgamma trunc"""
     two = "atan2 copysign fdim fmax fmin fmod hypot nextafter pow remainder"
@@ -106,7 +106,8 @@ _REGISTRY: dict[str, CFunction] = {}
 
 
 def register_c_function(function: CFunction) -> str:
-    """Make a function known; the name by which expressions call it, `scale_1`: `scale` is what nothing defines yet."""
+    """Register a function, and return its name in expressions, such as `scale_1`; `scale` alone is the name without a
+    definition."""
     for count in itertools.count(1):
         name = f"{function.name}_{count}"
         if _is_alike(_REGISTRY.setdefault(name, function), function):
@@ -124,7 +125,7 @@ def _of_library(name: str) -> CFunction:
 
 
 def _address(name: str) -> int:
-    """Where this process has a function of the C library."""
+    """The address of a function of the C library in this process."""
     try:
         return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -132,18 +133,18 @@ def _address(name: str) -> int:
 
 
 def native(name: str, signature: Signature, address: int) -> Callable[..., Any]:
-    """A function at an address, for Python's numbers."""
+    """A Python function on numbers that calls the function at an address."""
     kinds = [C_TYPES[t][1] for t in (signature.result, *signature.arguments)]
     return ctypes.CFUNCTYPE(*kinds)(address)
 
 
 def find_c_function(name: str) -> CFunction | None:
-    """The function that expressions call by this name."""
+    """The function with this name in expressions; None if there is none."""
     return _of_library(name) if name in LIBRARY else _REGISTRY.get(name)
 
 
 def c_function(operator: str) -> CFunction:
-    """The function that an operator is. Raises CompileError if this process has none of its name."""
+    """The function that an operator stands for. Raises CompileError if this process has none of its name."""
     name = operator.removeprefix(PREFIX)
     result = find_c_function(name)
     if result is None:
@@ -156,20 +157,20 @@ def c_function(operator: str) -> CFunction:
 
 
 def is_foreign(operator: str) -> bool:
-    """Whether an operator is a function of C that is not the library's: it is called for no element but those that
-    are computed, since nothing says what it does with other numbers."""
+    """Whether an operator is a C function from outside the C library. It may be called only for elements that are
+    needed, since its behaviour for other numbers is unknown."""
     return operator.startswith(PREFIX) and operator.removeprefix(PREFIX) not in LIBRARY
 
 
 def linked_name(operator: str) -> str:
-    """The name by which code calls the function that an operator is."""
+    """The symbol by which code calls an operator's C function."""
     name = operator.removeprefix(PREFIX)
     function = find_c_function(name)
     return name if function is None else function.symbol
 
 
 def signature_of(result: DType, arguments: tuple[Expr, ...]) -> Signature:
-    """The signature that a call asks for."""
+    """The signature that a call with these types implies."""
     return Signature(result, tuple(a.dtype for a in arguments))
 
 

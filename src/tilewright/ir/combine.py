@@ -15,7 +15,7 @@ KNOWN_REDUCERS = ("add", "mul", "min", "max", "larger")
 
 
 def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], used_names: set[str]) -> Stmt:
-    """One step: what was reduced into the targets so far, combined with values.
+    """One step of a reduction: the targets' old values combined with new `values`.
 
         C[vi] = C[vi] + A[vi, vk]                                       by a known reducer
 
@@ -48,8 +48,8 @@ def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], u
 
 
 def without_new(step: Stmt) -> Stmt:
-    """The step of several values with the new ones in their places, where code generation is free to skip what a
-    condition decides; other statements as they are."""
+    """The step of a reduction of several values with new values inlined instead of bound, so that code generation may
+    skip those that a condition excludes; other statements unchanged."""
     if isinstance(step, If) and step.orelse is None:
         return replace(step, then=without_new(step.then))
     lets: list[Let] = []

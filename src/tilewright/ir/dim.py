@@ -1,4 +1,4 @@
-"""A caller's knowledge of a symbolic dimension: its range, what divides it, and which values it likely takes."""
+"""A caller's knowledge of a symbolic dimension: its range, a known divisor, and its likely values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tilewright.support.errors import ModelError
 from tilewright.support.options import check_option
 
 LIKELY_COUNT = 8
-"""Values that stand for a distribution: as many of equal weight as choose tiles as well as the whole of it."""
+"""The number of values of equal weight that represent a distribution: enough to choose tiles as well as by all of
+it."""
 MAX_DIM = (1 << 31) - 1
 """The largest value of a dimension whose end is not stated."""
 
@@ -30,13 +31,13 @@ class Dim:
     likely: tuple[int, ...] = ()
 
     def var(self, name: str, needs: Dim | None = None) -> Var:
-        """The symbol of this name; `needs` is what the model itself needs: a range, and what divides it."""
+        """The symbol of this name; `needs` has the range and the multiple that the model requires."""
         both = self.within(needs or Dim(0))
         likely = tuple(n for n in self.likely if n % both.multiple == 0 and both.lo <= n <= (both.hi or n))
         return Var(name, lo=both.lo, hi=both.hi, multiple=both.multiple, likely=likely)
 
     def within(self, other: Dim) -> Dim:
-        """The values that are those of another dimension as well, without likely ones."""
+        """The intersection of two dimensions' values, without likely ones."""
         ends = [end for end in (self.hi, other.hi) if end is not None]
         return Dim(max(self.lo, other.lo), min(ends, default=None), lcm(self.multiple, other.multiple))
 
@@ -46,11 +47,11 @@ class Dim:
 
 
 DimSizes = Mapping[str, int | Dim]
-"""The callers' sizes of symbolic dimensions, by name: a number that it shall be, or what is known of it."""
+"""For each symbolic dimension, by name, its fixed size or what the caller knows of it."""
 
 
 def stated(dims: Mapping[str, Any] | None) -> DimSizes:
-    """The caller's sizes, whole numbers of any kind as `int`. Raises ModelError for anything else."""
+    """The caller's sizes with all integers as `int`. Raises ModelError for other values."""
     check_option("dims", dims, (Mapping, NoneType), "a dict of sizes by name")
     result: dict[str, int | Dim] = {}
     for name, said in (dims or {}).items():
@@ -69,11 +70,11 @@ def dim(
 
     Args:
         lo, hi: the smallest and the largest value that calls may have; others are refused when called.
-        multiple: what divides every value. A convolution over maps of a multiple of its tile has no tail.
-        likely: values that tiles and algorithms shall be good at: some, or a histogram, {value: how often}. All others
-            are served by the same code.
+        multiple: a number that divides every value. A convolution over maps of a multiple of its tile has no tail.
+        likely: values for which tiles and algorithms are chosen: a list, or a histogram {value: how often}. All other
+            values run the same code.
 
-    Raises ModelError where no value is left, or a likely one is none of them.
+    Raises ModelError if no value is left, or a likely one is not among them.
     """
     numbers = {"lo": lo, "hi": MAX_DIM if hi is None else hi, "multiple": multiple}
     for what, number in numbers.items():
@@ -100,8 +101,8 @@ def _counted(values: Iterable[int]) -> dict[int, float]:
 
 
 def quantiles(counts: Mapping[int, float], most: int = LIKELY_COUNT) -> tuple[int, ...]:
-    """A histogram as at most `most` values of equal weight: the values themselves where all weigh the same and are few
-    enough, else the value in the middle of each equal part."""
+    """A histogram as at most `most` values of equal weight: the values themselves if they have equal weights and are
+    few enough, else the median of each part of equal weight."""
     order = sorted(value for value, count in counts.items() if count > 0)
     if len(order) <= most and len({counts[value] for value in order}) <= 1:
         return tuple(order)
@@ -117,8 +118,8 @@ def quantiles(counts: Mapping[int, float], most: int = LIKELY_COUNT) -> tuple[in
 
 
 def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Expr:
-    """The size of a dimension called `name`: the number that is stated or that alone it can be, or the symbol with what
-    is known of it."""
+    """The size of a dimension called `name`: a number if it is stated or only one is possible, else the symbol with its
+    range, multiple and likely values."""
     said = dims.get(name, Dim(1))
     if not isinstance(said, Dim):
         return as_expr(said)

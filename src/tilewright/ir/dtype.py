@@ -11,8 +11,8 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ExpressionError
 
 Kind = Literal["float", "int", "uint", "bool", "minifloat"]
-"""The kind of a type's values. Small floats are storage: their values are their bits, and nothing computes with
-them."""
+"""The kind of a type's values. Minifloats are for storage only: their values are bit patterns, and no operator computes
+with them."""
 
 _EXTENSION_TYPES = {
     "bf16": "bfloat16",
@@ -27,7 +27,7 @@ _EXTENSION_TYPES = {
     "f8e5m2fnuz": "float8_e5m2fnuz",
     "f8e8m0": "float8_e8m0fnu",
 }
-"""Names in `ml_dtypes`, which is loaded when one of them is first asked for: an actor attaches a tenth sooner."""
+"""The names of types in `ml_dtypes`, which is imported on first use: an actor attaches in a tenth less time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +78,14 @@ class DType:
 
     @cached_property
     def min(self) -> int | float:
-        """The least value (minus infinity for floats); of small floats the least bits."""
+        """The least value (minus infinity for floats); for minifloats the least bit pattern."""
         if self.kind == "float":
             return float("-inf")
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @cached_property
     def max(self) -> int | float:
-        """The greatest value (infinity for floats); of small floats the greatest bits."""
+        """The greatest value (infinity for floats); for minifloats the greatest bit pattern."""
         if self.kind == "float":
             return float("inf")
         if self.kind == "bool":
@@ -125,7 +125,7 @@ f8e8m0 = DType("f8e8m0", "minifloat", 8)
 MINIFLOATS: tuple[DType, ...] = (f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0)
 FLOATS_OF_16_BITS: tuple[DType, ...] = (f16, bf16)
 ALL: tuple[DType, ...] = (f16, bf16, f32, f64, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64, boolean)
-"""The types that arithmetic knows."""
+"""The types on which arithmetic operators are defined."""
 BY_NAME: dict[str, DType] = {t.name: t for t in (*ALL, *MINIFLOATS)}
 _ALIASES: dict[str, DType] = {_EXTENSION_TYPES.get(t.name) or t.numpy.name: t for t in BY_NAME.values()}
 _ALIASES |= {"bool_": boolean, "float": f32, "int": i64}

@@ -12,8 +12,8 @@ from tilewright.ir.scalar_ops import OPS
 
 
 def values_of(e: Expr, leaf: Callable[[Expr], Any]) -> np.ndarray[Any, Any]:
-    """An expression over numbers or arrays that broadcast: `leaf` gives those of its variables and loads. Each operator
-    computes in its arguments' types, and its results are of the expression's."""
+    """The value of an expression on numbers or arrays that broadcast; `leaf` returns those of its variables and loads.
+    Each operator computes in the types of its arguments, and results have the expression's type."""
     kind = e.dtype.numpy
     match e:
         case Const(value):

@@ -2,10 +2,10 @@
 
     expr := Var | Const | Op(name, args) | Load(buffer, indices) | Reduce(...)
 
-`==` is a comparison. Of elements (what mentions an axis or a read of a tensor, before there are loops) it is an
-expression like `<`, and has no truth value: the compiler compares elements by `is`, and finds them in dictionaries and
-sets, which compare by identity first. Of all else `==` may also be taken as a truth value, which says whether both are
-the same expression: shapes, programs and types are compared in this way.
+`==` is a comparison. On elements (expressions with an axis or a read of a tensor, before there are loops) it builds an
+expression like `<`, without a truth value: the compiler compares elements by `is`, and dictionaries and sets find them
+by identity. On other expressions the result of `==` also has a truth value, which tells whether both are the same
+expression: shapes, programs and types are compared in this way.
 
 Indices, extents and shapes are `i64`. What each operator means stands in `ir/scalar_ops.py`.
 """
@@ -41,13 +41,13 @@ class Expr:
     __hash__ = object.__hash__
     dtype: DType
     known_loads: tuple[Load, ...]
-    """The result of `rewrite.loads`, itself left out; unset before."""
+    """The cached result of `rewrite.loads`, without the expression itself; unset until computed."""
     known_of_elements: bool
-    """The result of `of_elements`; unset before, and for variables and literals."""
+    """The cached result of `of_elements`; unset until computed, and for variables and literals."""
     known_parts: tuple[Expr, ...]
-    """The result of `rewrite.walk_expr`, itself left out; unset before."""
+    """The cached result of `rewrite.walk_expr`, without the expression itself; unset until computed."""
     known_variables: tuple[Var, ...]
-    """The result of `rewrite.variables`; unset before."""
+    """The cached result of `rewrite.variables`; unset until computed."""
 
     def __add__(self, other: Any) -> Expr:
         return binary("add", self, other)
@@ -86,7 +86,7 @@ class Expr:
         return self._floored("mod", other, self)
 
     def _floored(self, name: str, a: Any, b: Any) -> Expr:
-        """A quotient rounded to minus infinity, or what it leaves; of floats several operators compute it."""
+        """The quotient rounded to minus infinity, or its remainder; for floats an expression of several operators."""
         if not self.dtype.is_float:
             return binary(name, a, b)
         from tilewright.ir.floored import floored
@@ -183,9 +183,9 @@ class Expr:
 
 
 class Var(Expr):
-    """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple`
-    divides it, `likely` are values of equal weight for which estimates are made. `axis`: it belongs to a tensor
-    expression, and lowering puts a block's iterator in its place."""
+    """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple` divides it,
+    `likely` are values of equal weight for which estimates are made. `axis`: it belongs to a tensor expression, and
+    lowering replaces it by a block's iterator."""
 
     __slots__ = ("axis", "hi", "likely", "lo", "multiple", "name")
     __match_args__ = ("name",)
@@ -347,7 +347,7 @@ def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
 
 @lru_cache(maxsize=4096)
 def _index(value: int) -> Const:
-    """A literal as sizes and indices have it: most are, and the same few."""
+    """An i64 literal for sizes and indices, from a cache of small numbers."""
     return _literal(value, i64)
 
 
@@ -381,7 +381,7 @@ def as_expr(value: Any, dtype: DType | None = None) -> Expr:
 
 
 def _what_to_index(value: Any) -> str:
-    """The hint for a tensor that stands where an element is wanted."""
+    """A hint for an error about a tensor in place of an element: to index it."""
     if not hasattr(value, "shape") or not hasattr(value, "name"):
         return ""
     return f" {value.name!r}, which has elements: {value.name}[{', '.join(['...'] * len(value.shape))}]"

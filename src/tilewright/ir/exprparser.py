@@ -18,7 +18,7 @@ _NEGATION = OPS["neg"].precedence
 _NOT = OPS["not"].precedence
 _COMPARISON = OPS["eq"].precedence
 _MAX_CHAIN = 4000
-"""Binary operators of one level that may follow each other without parentheses."""
+"""The largest number of binary operators of one precedence in a row without parentheses."""
 
 
 def expr(c: Cursor, least: int = 0) -> Expr:
@@ -80,7 +80,7 @@ def _operand(c: Cursor) -> Expr:
 
 
 def _define(c: Cursor) -> Expr:
-    """After `(`: `&1 := expr)` numbers a part, which `&1` then stands for."""
+    """Parse, after `(`, `&1 := expr)`: a numbered part, which `&1` refers to afterwards."""
     c.expect("&")
     number = c.integer()
     c.expect(":=")
@@ -164,7 +164,7 @@ def _call(c: Cursor) -> Expr:
 
 
 def _extern(c: Cursor, token: Token) -> Expr:
-    """After `extern(`: a function of C, the type of its result, and its arguments."""
+    """Parse, after `extern(`, a C function, the type of its result, and its arguments."""
     name = c.name("the name of a C function")
     c.expect(",")
     dtype = element_type(c)

@@ -1,4 +1,4 @@
-"""Quotients of floats that are rounded to minus infinity, and their remainders, in the steps of NumPy's."""
+"""Quotients of floats that are rounded to minus infinity, and their remainders, computed by the same steps as NumPy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from tilewright.ir.expr import Expr, Op, binary, call, cast, const, equal, not_e
 
 
 def floored(name: str, a: Expr, b: Expr) -> Expr:
-    """`a // b` ("floordiv") or `a % b` ("mod") of floats; of other types, which differ, the operator that says so."""
+    """`a // b` ("floordiv") or `a % b` ("mod") of floats; for operands of different or other types, the ordinary
+    operator, which reports errors."""
     if b.dtype is not a.dtype:
         return binary(name, a, b)
     if name == "mod":
@@ -30,7 +31,7 @@ def _quotient(a: Expr, b: Expr) -> Expr:
 
 
 def _remainder(a: Expr, b: Expr) -> Expr:
-    """C's fmod, and b more where the signs differ: the sign is that of b, also of zeros."""
+    """C's fmod, plus b if the signs differ, so that the result, even a zero, has the sign of b."""
     rest, zero = Op("fmod", (a, b)), const(0.0, a.dtype)
     signed = select(b < zero, const(-0.0, a.dtype), zero)
     return select(equal(rest, zero), signed, select((rest < zero) ^ (b < zero), rest + b, rest))

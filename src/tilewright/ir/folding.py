@@ -1,5 +1,4 @@
-"""The results of operators on whole numbers and truth values where operands are known: a number, or an operand
-itself."""
+"""Constant folding of operators on integers and bools: the result is a number, or one of the operands."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ _EXACT: dict[str, Callable[[int, int], Any]] = {
 
 
 def exact(name: str, a: Any, b: Any) -> Any:
-    """The result of an operator on two numbers of one type, not wrapped around; None where it is left to be
-    computed."""
+    """The result of an operator on two numbers of one type, without wrapping; None if it is not folded."""
     if isinstance(a, bool):
         return {"and": a and b, "or": a or b}.get(name)
     rule = _EXACT.get(name)

@@ -1,4 +1,4 @@
-"""The functions of one real number, a row each: all that any part of the compiler knows of them by name.
+"""The functions of one real number, a row each, with all facts about them that any part of the compiler uses.
 
 Importers and exporters read the names, the interpreter `numpy`, differentiation `slope`, `transform/math` the errors
 and `expansion`, estimates `weight`; the operators of graphs, of `te` and of comprehensions follow from the rows. A new
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.ir.expr import Expr
 
 Call = Callable[..., "Expr"]
-"""`ir.expr.call`, which expressions are written with here: that module reads this one."""
+"""The type of `ir.expr.call`, which is passed as an argument, because that module imports this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,16 @@ class ScalarFunction:
     """A function of a floating-point number.
 
     numpy       its meaning
-    slope       its derivative, from the argument, the result and `call`; None where it is flat between steps
-    expansion   itself by other functions, from the argument and `call`
+    slope       its derivative, from the argument, the result and `call`; None for step functions
+    expansion   an equal expression of other functions, from the argument and `call`
     onnx        the operator's name in ONNX, and so on: aten (several), stablehlo (StableHLO or CHLO), mlir (dialect
                 math), c (math.h, for doubles); "" where there is none
-    weight      about how many multiply-adds it takes where it is written out: half of its operations, for there are
-                units beside those that multiply; 0: an instruction, or what the machine's constants say
-    ulp, ulp64  the greatest error of what is written out of f32 and of f64, in units in the last place
-    relative    that of f32 and f64 relative to the argument, of functions that cancel where results are small
-    inner       whether graphs and formulas do not know it by this name
+    weight      its cost in multiply-adds when expanded: half of its operations, since other units work beside the
+                multipliers; 0: an instruction, or a cost among the machine's constants
+    ulp, ulp64  the greatest error of its expansion in f32 and f64, in units in the last place
+    relative    the greatest error in f32 and f64 relative to the argument, for functions that cancel where results are
+                small
+    inner       whether it is internal: no operator of graphs and formulas has this name
     """
 
     name: str
@@ -86,8 +87,8 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 def _square(x: Expr, call: Call) -> Expr:
-    """The square of a number, or of 2^-40 if it is less in magnitude: no sum with 1 tells the two, and none is
-    subnormal."""
+    """The square of a number, or of 2^-40 if it is less in magnitude: added to 1 both give the same, and the result is
+    never subnormal."""
     size = call("max", call("abs", x), 2.0**-40)
     return size * size
 

@@ -6,8 +6,8 @@ Values are named; each is defined once. Shapes are tuples of `Expr`, so a dimens
 `params`: the graph knows their types, never their numbers. Small structural constants are nodes of the operator
 "constant" with an array attribute.
 
-A graph may take something for granted of its sizes: `assume s <= 512 "why"`. What it computes at other sizes is not
-defined; a call checks that they hold (docs/shapes.md, "Assumptions").
+A graph may state assumptions on its sizes: `assume s <= 512 "why"`. Its results for other sizes are not defined; each
+call checks the assumptions (docs/shapes.md, "Assumptions").
 
 Attributes may hold graphs: the bodies of loops and branches (`ops/control.py`). A body sees nothing of the graph around
 it but its own inputs and params, for which the node has operands, and the symbols.
@@ -61,7 +61,7 @@ class Value:
     type: TensorType
 
     def __hash__(self) -> int:
-        """The hash of the name alone, which distinguishes the values of a graph; a text keeps its hash, a type does
+        """The hash of the name alone, which distinguishes the values of a graph; a string caches its hash, a type does
         not."""
         return hash(self.name)
 
@@ -87,8 +87,8 @@ def base_name(op: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Node:
     """`outputs = op(inputs) {attrs}`; an input is None where an optional one is absent. `attrs` is an instance of the
-    dataclass that the operator declares. `selected` says how it is computed, from `transform/select/` to
-    `transform/layout/`."""
+    dataclass that the operator declares. `selected` is the algorithm and precision that `transform/select/` chose;
+    `transform/layout/` removes it."""
 
     op: str
     inputs: tuple[Value | None, ...]
@@ -218,7 +218,7 @@ class Graph:
         return tuple(symbol for symbol in result if symbol not in own)
 
     def needed(self) -> tuple[Node, ...]:
-        """The nodes that the outputs depend on, in order; also those that define symbols which other ones have."""
+        """The nodes that the outputs depend on, in order; including those that define symbols which others use."""
         wanted: set[Value | None] = set(self.outputs)
         defined = any(node.defines is not None for node in self.nodes)
         symbols = {s for v in self.outputs for d in v.shape for s in variables(d)} if defined else set()
@@ -273,8 +273,8 @@ class GraphBuilder:
         return name
 
     def assume(self, condition: Expr | Sameness, reason: str) -> None:
-        """Take a condition over symbols for granted: each call checks it, and one where it does not hold is a CallError
-        that says it and the reason."""
+        """Add an assumption on symbols: each call checks the condition, and raises a CallError with the condition and
+        the reason if it does not hold."""
         created = Assumption(as_expr(condition), reason)
         if not is_const(created.condition, True) and created not in self.assumptions:
             self.assumptions.append(created)

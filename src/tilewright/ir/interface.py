@@ -46,10 +46,10 @@ AS_GRAPH = Interface()
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A graph, the arrays of its parameters by name, and what else its user sees of it.
+    """A graph, the arrays of its parameters by name, and its interface for users.
 
-    `private`: no one but the import has the arrays, so that a model may keep them. `data`: the bytes of a small file
-    that was read, of which all of this comes.
+    `private`: only the import has references to the arrays, so that a model may keep them without a copy. `data`: the
+    bytes of the imported file, if it is small.
     """
 
     graph: Graph

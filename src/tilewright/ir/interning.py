@@ -1,11 +1,11 @@
-"""The table that makes equal expressions one object: by what makes each, as long as it is referenced.
+"""Hash-consing: a weak table from the class and fields of an expression to its only object.
 
     node = known(identity)
     if node is None:
         node = keep(identity, made())
 
-`WeakValueDictionary` runs a function of Python's for each object that goes, which took as long as to build it. Here
-references whose objects are gone pile up and leave the table many at once.
+`WeakValueDictionary` calls a Python function for each object that dies, which took as long as building the object. Here
+dead references accumulate, and are removed from the table many at once.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Identity = tuple[Any, ...]
 """The identity of an object: its class and its fields."""
 
 MAX_DEAD = 1024
-"""References that may wait to leave the table."""
+"""The largest number of dead references before they are removed from the table."""
 
 
 class _Reference(weakref.ref[Any]):
-    """A weak reference that knows under which identity it is kept."""
+    """A weak reference that stores the key under which the table has it."""
 
     __slots__ = ("identity",)
     identity: Identity
@@ -35,13 +35,14 @@ _dead: deque[weakref.ref[Any]] = deque()
 
 
 def known(identity: Identity) -> Any:
-    """The object of this identity, None where there is none. Takes no lock: most constructions end here."""
+    """The object of this identity, None where there is none. It takes no lock, for speed."""
     reference = _table.get(identity)
     return None if reference is None else reference()
 
 
 def keep(identity: Identity, node: Any) -> Any:
-    """Make a new object the one of its identity. Returns the one that another thread has made meanwhile, if one has."""
+    """Enter a new object into the table. Returns the object that another thread has entered meanwhile, if there is one,
+    else `node`."""
     reference = _Reference(node, _dead.append)
     reference.identity = identity
     with _lock:
@@ -55,7 +56,8 @@ def keep(identity: Identity, node: Any) -> Any:
 
 
 def _bury() -> None:
-    """Take out what is gone and was not made again. More may go meanwhile: with the identities of what is taken out."""
+    """Remove dead references from the table, unless their key has a new object. Freeing keys may let more objects
+    die."""
     while _dead:
         reference = _dead.popleft()
         assert isinstance(reference, _Reference)

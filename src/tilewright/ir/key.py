@@ -51,7 +51,7 @@ def digest(tokens: list[str]) -> str:
 
 
 class _Writer:
-    """Tokens of a program, and the numbers of what has been named so far."""
+    """Writes the tokens of a program, and numbers its names by first appearance."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []
@@ -164,7 +164,7 @@ class _Writer:
         return f"{self.buffer(region.buffer)} {ranges}"
 
     def notes(self, notes: Sequence[Note]) -> None:
-        """Notes, after what they are about: the buffers that they name have their numbers by then."""
+        """Write notes, after the thing that they are about, so that the buffers they name have numbers."""
         if not notes:
             return
         numbers = {b.name: f"buffer {number}" for b, number in self.buffers.items()}
@@ -198,8 +198,8 @@ class _Writer:
             self.tokens.append(f"assume {self.list(tuple(a.condition for a in g.assumptions))}")
 
     def body(self, g: Graph) -> str:
-        """A graph inside another, whose values are numbered by themselves; expressions are shared with what is around
-        it."""
+        """Write a graph inside another. Its values are numbered separately; expressions share numbers with the
+        enclosing graph."""
         outer, self.values = self.values, {}
         start = len(self.tokens)
         self.graph(g)

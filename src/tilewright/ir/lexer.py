@@ -17,7 +17,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Error, ParseError, VerifyError
 
 MAX_DEPTH = 200
-"""Levels of nesting (parentheses, braces, brackets) that a text may have."""
+"""The largest depth of nested parentheses, braces and brackets in a text."""
 
 T = TypeVar("T")
 Kind = Literal["number", "hex", "name", "string", "sign", "end"]
@@ -35,7 +35,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of text: `kind`, what stands there, and its offset."""
+    """A token: its kind, its text, and its offset."""
 
     kind: Kind
     text: str
@@ -83,8 +83,8 @@ def _no_kinds(op: str) -> type[Attrs]:
 
 
 class Cursor:
-    """A position in a list of tokens, with the questions that a recursive descent asks and what names and operators
-    mean."""
+    """A position in a list of tokens, with the operations of a recursive descent parser, and the meanings of names and
+    operators."""
 
     def __init__(self, text: str, source: str, scope: Scope | None = None, kinds: Kinds | None = None) -> None:
         self.text = text
@@ -103,19 +103,20 @@ class Cursor:
     def fail(
         self, what: str, token: Token | None = None, *, expected: str | None = None, got: str | None = None
     ) -> NoReturn:
-        """Raise ParseError at `token` (the current one unless given), which is what was found unless `got` says it."""
+        """Raise ParseError at `token` (None: the current one), whose text is reported as found unless `got` is
+        passed."""
         token = token or self.token
         if expected is not None and got is None:
             got = "the end of the text" if token.kind == "end" else repr(token.text[:60])
         raise ParseError(what, where=place(self.text, token.at, self.source), expected=expected, got=got)
 
     def refuse(self, error: Error, token: Token) -> NoReturn:
-        """Raise ParseError for what an error says of the text at `token`."""
+        """Raise ParseError with the message of another error about the text at `token`."""
         where = place(self.text, token.at, self.source)
         raise ParseError(error.what, where=where, expected=error.expected, got=error.got, hint=error.hint) from error
 
     def known(self, find: Callable[[str], T], what: str) -> T:
-        """A name of which `find` knows what it means."""
+        """Parse a name, and return its meaning by `find`."""
         token = self.token
         name = self.name(what)
         try:
@@ -193,7 +194,7 @@ class Cursor:
 
     @contextmanager
     def nested(self) -> Iterator[None]:
-        """Count a level of nesting; refuse to go deeper than MAX_DEPTH."""
+        """A context that counts a level of nesting. Raises ParseError beyond MAX_DEPTH."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             self.fail(f"nested deeper than {MAX_DEPTH} levels")

@@ -34,15 +34,15 @@ NTHREADS = Var("nthreads", lo=1)
 
 
 class Stmt:
-    """Base of statements; all are frozen dataclasses compared by value."""
+    """The base class of statements; all are frozen dataclasses compared by value."""
 
     __slots__ = ("known_inside", "known_loads", "known_outside")
     known_inside: tuple[Stmt, ...]
-    """The result of `rewrite.walk`, itself left out; unset before."""
+    """The cached result of `rewrite.walk`, without the statement itself; unset until computed."""
     known_loads: tuple[Load, ...]
-    """The result of `rewrite.own_loads`; unset before."""
+    """The cached result of `rewrite.own_loads`; unset until computed."""
     known_outside: tuple[Stmt, ...]
-    """The result of `schedule.state.outside_blocks`, itself left out; unset before."""
+    """The cached result of `schedule.state.outside_blocks`, without the statement itself; unset until computed."""
 
     def __str__(self) -> str:
         from tilewright.ir.printer import stmt_text
@@ -56,11 +56,11 @@ class Stmt:
 
 
 keep_inside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_inside"].__set__
-"""Notes the statements inside of one, whose class guards its fields."""
+"""A setter of the cache `known_inside`, since statements are frozen."""
 keep_loads: Callable[[Stmt, tuple[Load, ...]], None] = Stmt.__dict__["known_loads"].__set__
-"""Notes the loads that stand directly in a statement."""
+"""A setter of the cache `known_loads`, since statements are frozen."""
 keep_outside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_outside"].__set__
-"""Notes the statements inside of one that are in no block of it."""
+"""A setter of the cache `known_outside`, since statements are frozen."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -201,12 +201,11 @@ class Intrinsic(Stmt):
 class Barrier(Stmt):
     """The threads of a GPU's block (or warp) wait here for each other: what one of them wrote before, all can read.
 
-    It stands between loops of threads or inside of them, where all threads of the group come. Run in order, one
-    iteration after another, it does nothing. Written by `transform/loops/barriers.py`, and by plans that keep several
-    copies under way.
+    It stands between loops of threads or inside of them, where all threads of the group pass. In sequential execution
+    it does nothing. `transform/loops/barriers.py` inserts barriers, and so do plans with several running copies.
 
-    pending     of the asynchronous copies that were begun before, those since the last so many barriers of the block
-                need not be there yet; 0: all are there
+    pending     asynchronous copies started since the last `pending` barriers of the block may still run after this
+                barrier; 0: all are complete
     """
 
     group: Group = "block"

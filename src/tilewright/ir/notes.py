@@ -1,9 +1,8 @@
-"""The notes: what schedules and passes tell later passes and code generation about loops, blocks and functions.
+"""The notes: facts on loops, blocks and functions that schedules and passes state for later passes and code generation.
 
-One class a note; its docstring says who writes and who reads it. To add one, add its class, with `register`, to its
+Each note is a class; its docstring says who writes and who reads it. To add one, add its class, with `register`, to its
 writer's or its reader's file, whichever the other may import, or here if several do; text, verifier, keys and the table
-in docs/ir.md follow. What a processor of graphics needs stands here as well: the scopes of buffers and the hardware
-indices of loops.
+in docs/ir.md follow. The scopes of buffers and the hardware indices of GPU loops are here as well.
 """
 
 from __future__ import annotations
@@ -232,7 +231,7 @@ class PastCaches(FuncNote):
 
 
 SharedLevel = Literal["l3", "memory"]
-"""Levels of the memory that are no core's own."""
+"""The levels of memory that cores share."""
 
 
 @register

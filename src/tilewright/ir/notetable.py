@@ -1,5 +1,4 @@
-"""The definition of a note, and the table of all notes, from which parser, printer, verifier and documents take what
-they know.
+"""The definition of notes, and the table of all notes, which parser, printer, verifier and documents use.
 
 A note is a frozen dataclass: a fact or a wish about one loop, block or function, which one pass writes and another
 reads. Its name in text is the class's in small letters (`PrefetchTile` is `@prefetch_tile`). A field holds a number, a
@@ -122,7 +121,7 @@ def without(notes: tuple[N, ...], kind: type[Note]) -> tuple[N, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a note: its type, and its default (`dataclasses.MISSING`: it has to be given)."""
+    """A field of a note: its type, and its default (`dataclasses.MISSING`: it is required)."""
 
     name: str
     type: Any
@@ -247,7 +246,7 @@ def _problems(note: Note, place: type[Note]) -> Iterator[VerifyError]:
 
 
 def check(note: Note, place: type[N]) -> N:
-    """The note, if it may stand on this place. Raises VerifyError."""
+    """Return the note if it may stand on this place. Raises VerifyError otherwise."""
     for problem in _problems(note, place):
         raise problem
     assert isinstance(note, place)
@@ -255,7 +254,7 @@ def check(note: Note, place: type[N]) -> N:
 
 
 def make(name: str, place: type[N], values: Sequence[object] = (), named: Mapping[str, object] | None = None) -> N:
-    """The note that a text names, its fields given in order or by name. Raises VerifyError."""
+    """Create the note with this name, with fields in order or by name. Raises VerifyError."""
     kind = NOTES.get(name) or all_notes().get(name)
     if kind is None:
         raise unknown(name, place)

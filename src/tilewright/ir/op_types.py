@@ -57,7 +57,7 @@ def _lookup_type(args: Sequence[Expr], dtype: DType | None) -> DType:
 
 
 def _extern_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
-    """The type of what a function of C gives; the C library's are of their signatures."""
+    """The result type of a C function: that of its signature for functions of the C library."""
     name = name.removeprefix(PREFIX)
     where = f"C function {name!r}"
     if not _C_NAME.fullmatch(name):

@@ -61,7 +61,7 @@ def map_expr(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] |
 
 
 def _mapped(node: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
-    """`map_expr`. A function inside of that one that called itself would be a cycle, with all that the memo holds: a
+    """The recursion of `map_expr`. As a nested function it would be a reference cycle that keeps the memo alive: a
     compile left a million objects to the garbage collector."""
     done = memo.get(node)
     if done is None:
@@ -104,7 +104,7 @@ def walk_expr(e: Expr) -> Iterator[Expr]:
 
 
 def _parts(e: Expr) -> tuple[Expr, ...]:
-    """The distinct sub-expressions of `e`, itself left out: it would keep itself alive."""
+    """The distinct sub-expressions of `e` without `e`, whose cache would otherwise keep it alive."""
     result: dict[Expr, None] = {}
     stack = [*reversed(e.operands)]
     tables = [e] if len(e.operands) < len(e.children) else []
@@ -160,7 +160,7 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def _inside(stmt: Stmt) -> tuple[Stmt, ...]:
-    """The statements inside of `stmt`, itself left out: it would keep itself alive."""
+    """The statements inside of `stmt` without `stmt`, whose cache would otherwise keep it alive."""
     try:
         return stmt.known_inside
     except AttributeError:

@@ -1,4 +1,4 @@
-"""Comparisons of expressions that are the same for all elements: `n == m` of sizes."""
+"""The result of `==` on expressions that are equal for all elements, such as sizes: `n == m`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 
 class Sameness:
-    """The value of `a == b` (or `!=`) where neither mentions an element: a comparison as an expression; as a truth
-    value it says whether both are one expression, which holds for programs and shapes whose text is the same."""
+    """The result of `a == b` (or `!=`) if neither depends on an element. It can be used as a boolean expression; as a
+    truth value it tells whether both are the same expression."""
 
     __slots__ = ("a", "b", "name")
 
@@ -21,7 +21,7 @@ class Sameness:
         return (self.a is self.b) == (self.name == "eq")
 
     def as_expr(self) -> Expr:
-        """The comparison; a constant where both are one expression, but for floats, which may be NaN."""
+        """The comparison; a constant if both are the same expression, except for floats, which may be NaN."""
         from tilewright.ir.expr import binary, const
 
         if self.a is self.b and not self.a.dtype.is_float:

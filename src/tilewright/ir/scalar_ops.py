@@ -7,12 +7,12 @@ The interpreter, the simplifier's checks and the tests all read the meaning in t
 * Integer arithmetic wraps. `min`/`max` propagate NaN, as NumPy's do. `round` rounds halves to even.
 * `larger(a, b)` is b where b > a, else a: the maximum of numbers, one instruction where `max` takes three or four. A
   NaN in b is left out, one in a stays.
-* `exp_nonpositive(x)` is e^x of a rounded difference that is not positive (or NaN): of what is positive it may give
-  anything, of what is no normal number zero, and it may be a little less exact than `exp` (docs/accuracy.md).
-* `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
-* `scaleb(x, n)` is x 2^floor(n), rounded once: infinity and zero where that is too great or too small.
+* `exp_nonpositive(x)` is e^x of a rounded difference that is not positive (or NaN): for positive x any result is
+  allowed, subnormal results are zero, and it may be a little less exact than `exp` (docs/accuracy.md).
+* `select(c, a, b)` is lazy: loads in the branch that is not selected never happen. Padding is expressed so.
+* `scaleb(x, n)` is x 2^floor(n), rounded once: infinity or zero if that overflows or underflows.
 * `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.
-* `extern(name, type, ...)` is what a function of C gives (`c_functions.py`): an operator of its own for each name.
+* `extern(name, type, ...)` is the result of a C function (`c_functions.py`): each name is a separate operator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where buffers live, and what runs through the loops of a processor of graphics: parts of `Buffer` and `For`."""
+"""The scopes of buffers, and the hardware indices that GPU loops are bound to: parts of `Buffer` and `For`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCOPES: dict[Scope, str] = {
     "shared": "Memory that the threads of a GPU's block share, wherever in its loops it is allocated.",
     "tiles": "Registers that hold matrices, which tensor intrinsics alone read and write; memory where there are none.",
 }
-"""Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
+"""The scopes of buffers, with descriptions. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ _DESCRIBED: dict[str, Memory] = {}
 
 
 def register_memory(memory: Memory) -> None:
-    """Make a memory's name a scope, in this process. Raises VerifyError if the name means something else."""
+    """Make a memory's name a scope, in this process. Raises VerifyError if the name has another meaning."""
     if memory.name in SCOPES or _DESCRIBED.setdefault(memory.name, memory) != memory:
         raise VerifyError(f"scope {memory.name!r} is another memory")
 
@@ -50,7 +50,7 @@ def known_scopes() -> tuple[Scope, ...]:
 Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
 
 Group = Literal["block", "warp"]
-"""Threads of a GPU that wait for each other at a barrier: all of a block, or those of each warp."""
+"""A group of GPU threads that wait for each other at a barrier: those of a block, or of a warp."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
@@ -67,4 +67,4 @@ def sharing(scope: Scope) -> tuple[Thread, ...]:
 
 
 THREADS: tuple[Thread, ...] = get_args(Thread)
-"""The hardware indices that may run through a loop. Written by `bind`; `codegen/cuda/` takes them."""
+"""The hardware indices that a loop may be bound to. Written by `bind`, read by `codegen/cuda/`."""

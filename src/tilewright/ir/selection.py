@@ -3,8 +3,8 @@
     y = conv(x, w) {...} by winograd {panels = 4, tile = 4, width = 32} in fp32
     y = matmul(x, w) in bf16
 
-`transform/select/` chooses, `transform/layout/` obeys and takes the note away; no other pass has to know it. The fields
-of an algorithm are what the layout of its weights binds. Further algorithms are in folders of their own
+`transform/select/` chooses, `transform/layout/` obeys and removes the note; other passes need not know it. The fields
+of an algorithm are the sizes that the layout of its weights fixes. Further algorithms are in folders of their own
 (`tilewright/algorithms/`).
 """
 
@@ -27,8 +27,8 @@ _KINDS: dict[str, type[Algorithm]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Algorithm(Attrs):
-    """One way to compute an operator: `name` is what texts, keys and forced decisions call it; the results of one that
-    is `in_blocks` lie in blocks of channels, those of others are row-major."""
+    """One way to compute an operator: `name` is its name in texts, keys and forced decisions. `in_blocks`: its results
+    are in blocks of channels, rather than row-major."""
 
     name: ClassVar[str] = ""
     in_blocks: ClassVar[bool] = True
@@ -43,14 +43,14 @@ class Algorithm(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Direct(Algorithm):
-    """A convolution, or its gradient by its weight, as it is defined, over maps in channel blocks."""
+    """A convolution, or its gradient by its weight, by its definition, over maps in channel blocks."""
 
     name: ClassVar[str] = "direct"
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels(Algorithm):
-    """A convolution of one pixel as a product over NCHW maps."""
+    """A 1x1 convolution as a product over NCHW maps."""
 
     name: ClassVar[str] = "pixels"
     in_blocks: ClassVar[bool] = False
@@ -58,8 +58,8 @@ class Pixels(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class Matrices(Algorithm):
-    """A convolution as it is defined, of bf16 or f16 in registers of matrices, summed in f32; `flat`: these hold pixels
-    of all lines in their order, else of one line each."""
+    """A convolution of bf16 or f16 in matrix registers, summed in f32. `flat`: a register holds pixels of all lines in
+    order, rather than of one line."""
 
     name: ClassVar[str] = "matrices"
 
@@ -68,23 +68,21 @@ class Matrices(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class Pairs(Algorithm):
-    """A convolution as it is defined, of bf16 by instructions that multiply two pixels by two filters, summed in
-    f32."""
+    """A convolution of bf16 by instructions that multiply two pixels by two filters, summed in f32."""
 
     name: ClassVar[str] = "pairs"
 
 
 @dataclass(frozen=True, slots=True)
 class Dots(Algorithm):
-    """A convolution as it is defined, of bf16 by instructions that multiply neighbouring channels, summed in f32."""
+    """A convolution of bf16 by dot instructions over neighbouring channels, summed in f32."""
 
     name: ClassVar[str] = "dots"
 
 
 @dataclass(frozen=True, slots=True)
 class SplitMatrices(Algorithm):
-    """A convolution of f32 as it is defined, by `terms` products of bf16 pieces in registers of matrices, `flat` as of
-    `Matrices`."""
+    """A convolution of f32 by `terms` products of bf16 pieces in matrix registers; `flat` as in `Matrices`."""
 
     name: ClassVar[str] = "split_matrices"
 
@@ -94,8 +92,8 @@ class SplitMatrices(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class SplitGathered(Algorithm):
-    """`SplitMatrices` of few channels: those of so many lines of a window, and of all of its columns, lie side by side
-    in the depth of registers."""
+    """`SplitMatrices` for few channels: the channels of `lines` lines of a window, and of all of its columns, are side
+    by side in the depth of registers."""
 
     name: ClassVar[str] = "split_gathered"
 
@@ -105,7 +103,7 @@ class SplitGathered(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class Packed(Algorithm):
-    """A matrix product as it is defined, by panels of the second factor."""
+    """A matrix product by its definition, with the second factor packed in panels."""
 
     name: ClassVar[str] = "packed"
 
@@ -128,7 +126,7 @@ def algorithms() -> Mapping[str, type[Algorithm]]:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The choice for a node; `algorithm` is None where there is one way."""
+    """The choice for a node; `algorithm` is None if there is only one."""
 
     algorithm: Algorithm | None = None
     precision: Precision = "fp32"

@@ -1,4 +1,4 @@
-"""The parts that an expression has more than once: expressions are graphs, texts are trees."""
+"""The parts that an expression contains several times: expressions are shared graphs, but texts are trees."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from tilewright.ir.expr import Expr, Op
 from tilewright.ir.rewrite import walk_expr
 
 _MAX_REPEATED = 24
-"""Distinct parts up to which repetition does no harm."""
+"""The largest number of distinct parts for which repetition in a text does no harm."""
 _LONG = 150
-"""Parts of an expression written as a tree up to which it is not long."""
+"""The largest number of parts of an expression, written as a tree, that is not long."""
 
 
 def repeated(e: Expr) -> frozenset[Expr]:

@@ -115,7 +115,7 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, enclosing: Iterab
 
 
 def _assumption_problems(graph: Graph) -> Iterable[VerifyError]:
-    """Assumptions are conditions over the symbols of the inputs alone."""
+    """Report assumptions that are not conditions over the symbols of the inputs."""
     known = set(graph.symbols)
     for a in graph.assumptions:
         where = f"assumption {str(a)[:200]}"
@@ -144,7 +144,7 @@ def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
 
 @lru_cache(maxsize=1 << 13)
 def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
-    """The problems of an expression wherever it stands. Passes leave most expressions as they were."""
+    """The problems of an expression that do not depend on its place, cached, since passes change few expressions."""
     results = []
     for node in walk_expr(e):
         if isinstance(node, Load):
@@ -211,7 +211,7 @@ class _FuncVerifier:
     # Expressions
 
     def expr(self, e: Expr, scope: frozenset[Var], where: str) -> None:
-        """All variables in scope, all buffers declared as they are used, indices i64."""
+        """Report variables out of scope, undeclared buffers, and indices that are not i64."""
         used = self.used.get(e)
         if used is None:
             used = self.used[e] = self._survey(e, where)
@@ -223,7 +223,7 @@ class _FuncVerifier:
             self.buffer(load.buffer, where)
 
     def _survey(self, e: Expr, where: str) -> tuple[tuple[Var, ...], tuple[Load, ...]]:
-        """The variables and loads of `e`; what is wrong wherever it stands is reported on the way."""
+        """The variables and loads of `e`; reports its problems that do not depend on its place."""
         for problem in _wrong_everywhere(e):
             self.report(problem, where)
         return variables(e), loads(e)

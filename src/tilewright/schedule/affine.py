@@ -16,7 +16,8 @@ Range = tuple[Expr, Expr]
 
 
 def quotient(e: Op) -> tuple[Expr, Expr, Expr | None]:
-    """(base, divisor, modulus) such that `e` is `base // divisor % modulus`; modulus None: without the remainder."""
+    """(base, divisor, modulus) such that `e` is `base // divisor % modulus`; modulus is None if there is no
+    remainder."""
     inner, operand = e.args
     if e.name == "floordiv":
         size = as_int(inner.args[1]) if isinstance(inner, Op) and inner.name == "mod" else None
@@ -52,7 +53,7 @@ def chain_of(base: Expr, pieces: Sequence[tuple[Expr, Expr | None]], extents: Ma
 def solve(indices: Sequence[Expr], values: Sequence[Expr], extents: Mapping[Var, Expr]) -> dict[Var, Expr]:
     """The variables of `extents` that `indices == values` determines, each as an expression of the values.
 
-    Only right at points that the map reaches (`values` must be the map of some point in `extents`).
+    The result is correct only for `values` that are the map of some point in `extents`.
     """
     known = list(zip(indices, values, strict=True))
     pieces: dict[Expr, list[tuple[Expr, Expr | None, Expr]]] = {}
@@ -78,7 +79,7 @@ def solve(indices: Sequence[Expr], values: Sequence[Expr], extents: Mapping[Var,
 
 
 def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple[Expr, Expr]]:
-    """The terms of a sum in mixed radix, each with its value; none if the sum is not of that kind."""
+    """The terms of a sum in mixed radix, each with its value; [] for other sums."""
     form = linear(index)
     terms = sorted(form.terms, key=lambda term: term[1])
     if not terms or terms[0][0] is index or terms[0][1] <= 0:
@@ -108,7 +109,7 @@ def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple
 def solve_ranges(
     indices: Sequence[Expr], ranges: Sequence[Range | None], extents: Mapping[Var, Expr]
 ) -> dict[Var, Range]:
-    """For the variables of `extents`: where they may lie so that each index may lie in its range (None: anywhere)."""
+    """For each variable of `extents` the range in which every index may lie in its range (None: any value)."""
     result: dict[Var, Range] = {}
     tops: dict[Expr, list[tuple[Expr, Expr | None, Range]]] = {}
     for index, box in zip(indices, ranges, strict=True):
@@ -142,9 +143,9 @@ def inside(indices: Sequence[Expr], shape: Sequence[Expr], extents: Mapping[Var,
 
 
 def outside(index: Expr, size: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
-    """The conditions among `0 <= index` and `index < size` that are not known to hold wherever an iteration runs: where
-    it does, no extent is 0, as that of a loop over n in 0..1 may be, whose variable the simplifier takes for 0.
-    """
+    """The conditions among `0 <= index` and `index < size` that are not proven for all iterations. If an iteration
+    runs, all extents are at least 1; without this fact the simplifier would, for a loop over n in 0..1, assume that the
+    variable is 0."""
     conditions = (binary("ge", index, const(0)), binary("lt", index, size))
     runs = tuple(binary("gt", x, const(0)) for x in extents.values() if as_int(x) is None)
     return [c for c in conditions if not prove(c, extents) and not (runs and prove(c, extents, runs))]

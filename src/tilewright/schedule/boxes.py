@@ -16,13 +16,13 @@ from tilewright.schedule.state import conjuncts, extents_of, find, intrinsics_in
 from tilewright.support.classes import dataclass
 
 Box = tuple[Range | None, ...]
-"""Where each index of a buffer may lie; None: anywhere in the dimension."""
+"""A range for each index of a buffer; None: the whole dimension."""
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Where a load reads a buffer in one iteration of the outer loops: for any loops inside, and where the upper ends
-    are those of the reader's conditions (a tile that overhangs reads no further than these say)."""
+    """The box that a load reads in one iteration of the outer loops: over all inner loops, and the same cut at the
+    upper ends that the reader's conditions state (an overhanging tile reads no further)."""
 
     box: Box
     clipped: Box
@@ -47,8 +47,8 @@ def needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Ra
 
 
 def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
-    """The parts of `buffer` that the block writes at a point of its domain: starts and sizes, 1 for stores of an
-    element."""
+    """(starts, sizes) of the parts of `buffer` that the block writes at a point of its domain; sizes are 1 for stores
+    of an element."""
     elements = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
     regions = [r for call in intrinsics_in(source) for r in call.outputs if r.buffer == buffer]
     return [(point, (const(1),) * len(point)) for point in elements] + [
@@ -57,7 +57,7 @@ def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...]
 
 
 def _starts(box: Box, sizes: Sequence[Expr]) -> Box:
-    """Where a part of these sizes may start that has an element in the box."""
+    """The starts at which a part of these sizes has an element in the box."""
     return tuple(None if r is None else (r[0] - (size - 1), r[1]) for r, size in zip(box, sizes, strict=True))
 
 
@@ -68,8 +68,8 @@ def reads_within(
     enclosing: Mapping[Var, Expr],
     common: Mapping[Var, Expr] | None = None,
 ) -> list[Read]:
-    """Where each load of the consumers reads `buffer` in one iteration of the outer loops. `common`: other loops
-    around, all of whose iterations count, since they have the buffer in common."""
+    """Where each load of the consumers reads `buffer` in one iteration of the outer loops. `common`: enclosing loops
+    whose iterations share the buffer, so that the reads of all of them count."""
     return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, enclosing, common or {})]
 
 
@@ -112,10 +112,10 @@ def _between(
 def _limit(
     index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Expr | None:
-    """The upper end of an index that the conditions `assumptions` say, if it moves with the loops around; else None.
+    """The upper end of an index by the conditions `assumptions`, if it depends on enclosing loops; else None.
 
-    What lies after an end that moves is another iteration's, which computes it too. After one that stays there is
-    nothing but what a last tile overhangs, and whole tiles are faster than conditions.
+    Elements past an end that depends on enclosing loops are computed by another iteration. Past a fixed end are only
+    elements that a last tile overhangs, and computing whole tiles is faster than testing conditions.
     """
     result = symbolic_limits(index, inner, enclosing, assumptions) if assumptions else ()
     moving = [
@@ -129,7 +129,7 @@ def _join(a: Box, b: Box) -> Box:
 
 
 def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
-    """The loops between `root` and the block's statements, and the block's bindings."""
+    """(extents of the loops between `root` and the block's statements, the block's bindings)."""
     inner = extents_of(loops_on(find(root, lambda s: isinstance(s, Block) and s.name == block.name) or ()))
     inner |= extents_of(s for s in walk(block) if isinstance(s, For))
     return inner, {it.var: it.binding for it in block.iters}
@@ -144,7 +144,7 @@ def _range_of(
 
 
 def _is_known(end: Expr, enclosing: Mapping[Var, Expr]) -> bool:
-    """Whether an end of a range is over outer loops and symbols alone."""
+    """Whether an end of a range depends on outer loops and symbols only."""
     if any(isinstance(n, Load) for n in walk_expr(end)):
         # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
         return False
@@ -168,8 +168,8 @@ def clip(box: Range | None, whole: Expr, enclosing: Mapping[Var, Expr]) -> Range
 
 
 def _most(extent: Expr, enclosing: Mapping[Var, Expr]) -> int | None:
-    """The most that an extent can be. Of quotients by one divisor, `p // d - q // d` is at most `(p - q) / d` rounded
-    up, which says more than the bounds of either."""
+    """The largest value of an extent. `p // d - q // d` is at most `(p - q) / d` rounded up, which is a tighter bound
+    than the difference of the bounds of both."""
     limits = [bounds(extent, enclosing).hi]
     quotients = [(e, c) for e, c in linear(extent).terms if isinstance(e, Op) and e.name == "floordiv"]
     for a, positive in quotients:

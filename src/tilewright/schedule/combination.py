@@ -64,6 +64,6 @@ def _reads(e: Expr, stores: Sequence[Store]) -> bool:
 
 
 def _over(result: Expr, targets: tuple[Load, ...], lhs: tuple[Var, ...]) -> Expr:
-    """A result over variables in the targets' place."""
+    """`result` with the variables `lhs` in place of loads of the targets."""
     of = dict(zip(targets, lhs, strict=True))
     return map_expr(result, lambda node: of.get(node) if isinstance(node, Load) else None)

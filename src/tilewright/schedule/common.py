@@ -1,8 +1,8 @@
-"""Moves stages that the threads of a block fill together, in whichever order a schedule binds loops and sets scopes.
+"""Widen stages that fill memory shared by threads, whatever the order in which a schedule binds loops and sets scopes.
 
-A stage that is computed inside of loops of threads, into memory that they share, is computed for all of them. When the
-loop is bound (or the scope set) after the stage was moved there, the stage still has one thread's part: it is moved
-once more.
+A stage that is computed inside of loops of threads, into memory that they share, is computed for all of them. If the
+loop is bound (or the scope set) after the stage was moved there, the stage still computes one thread's part: then it is
+moved again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from tilewright.support.errors import ScheduleError
 
 
 def is_common(func: PrimFunc, block: Block, loop: For, thread: Thread) -> bool:
-    """Whether a block in a loop of threads only fills memory that these have in common, and that nothing outside of the
-    loop touches."""
+    """Whether a block inside a loop of threads only fills memory that these threads share, and that nothing outside of
+    the loop uses."""
     written = written_buffers(block)
     return bool(written) and all(thread in sharing(b.scope) and is_private(func, b, loop) for b in written)
 
 
 def require_common(func: PrimFunc, outer: For, inner: For, thread: Thread, what: str) -> None:
-    """Refuse to bind a loop inside of another one to the same index, unless its threads fill what they share."""
+    """Raise ScheduleError if a loop may not be bound to the index of an outer one: its threads must only fill memory
+    that they share."""
     other = next((b for b in blocks_in(inner.body) if not is_common(func, b, outer, thread)), None)
     if other is not None:
         hint = f'{other.name!r} may only write scope "shared", which loop {outer.var.name!r} alone uses'
@@ -52,7 +53,8 @@ def require_common(func: PrimFunc, outer: For, inner: For, thread: Thread, what:
 
 
 def widened(before: PrimFunc, after: PrimFunc, loop: str, what: str) -> PrimFunc:
-    """`after` a loop was bound to threads, with what they have in common computed for all of them.
+    """The function `after`, in which a loop was bound to threads, with stages in memory that these share computed for
+    all of them.
 
     Raises ScheduleError where a stage's own loops were changed while it was one thread's part.
     """
@@ -68,7 +70,7 @@ def widened(before: PrimFunc, after: PrimFunc, loop: str, what: str) -> PrimFunc
 
 
 def _is_part(func: PrimFunc, block: Block, loop: For) -> bool:
-    """Whether a block is computed for each iteration of a loop."""
+    """Whether a block computes a part for each iteration of a loop."""
     return any(depends_on(it.binding, loop.var) for it in block.iters)
 
 

@@ -54,7 +54,7 @@ def primitive(function: Callable[Concatenate[On, P], R]) -> Callable[Concatenate
 
 
 def difference(schedule: Schedule) -> str:
-    """The difference of the last step, as the lines that went and came; empty if there was none."""
+    """The difference of the last step, as removed and added lines of the program; "" if there is none."""
     name, before = schedule.last_step
     lines = difflib.unified_diff(str(before).splitlines(), str(schedule.func).splitlines(), n=2, lineterm="")
     changed = [line for line in list(lines)[2:] if not line.startswith("@@")]

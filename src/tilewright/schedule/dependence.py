@@ -1,7 +1,7 @@
-"""The effects of a loop's iterations on one another: the checks after reorder, parallel and vectorize.
+"""Dependences between iterations of a loop: checks for reorder, parallel and vectorize.
 
-The facts they rest on hold for every function a front end makes and every primitive keeps: a block writes each element
-of its spatial domain once (or, for a reduction, only combines into it), and one iteration of a loop reads of an
+They rely on facts that hold for the functions of all front ends and that every primitive preserves: a block writes each
+element of its spatial domain once (or, for a reduction, only combines into it), and one iteration of a loop reads of an
 intermediate only what the same iteration, or an earlier statement, has written.
 """
 
@@ -44,8 +44,8 @@ def reduce_iters_using(block: Block, var: Var) -> list[str]:
 
 
 def runs_once(extent: Expr) -> bool:
-    """Whether a loop has one iteration at most: `(n + 47) // 48` of an n in 0..40, whose variable the simplifier takes
-    for 0."""
+    """Whether a loop has at most one iteration, as for `(n + 47) // 48` with n in 0..40; the simplifier then assumes
+    that its variable is 0."""
     most = bounds(extent).hi
     return most is not None and most <= 1
 
@@ -57,7 +57,8 @@ def spatial_bindings(block: Block) -> list[Expr]:
 def check_reduction_order(
     func: PrimFunc, block: Block, loops: Sequence[For], before: Sequence[Var], after: Sequence[Var]
 ) -> None:
-    """Refuse an order of loops in which a reduction would start again on a point that is already partly reduced.
+    """Raise ScheduleError for an order of loops in which a reduction would restart on a point that is already partly
+    reduced.
 
     A point that several iterations of a loop compute (overlapping tiles) is computed wholly by each of them; so a
     reduction loop must not come to stand outside of such a loop.
@@ -87,9 +88,9 @@ def check_reduction_order(
 
 
 def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: str) -> None:
-    """Refuse a step after which one of these loops runs iterations at the same time that must not.
+    """Raise ScheduleError if a step lets one of these loops run iterations concurrently that depend on each other.
 
-    A step may give a loop other blocks to run, or take away what made a buffer private to its iterations.
+    A step may give a loop other blocks to run, or make a buffer no longer private to its iterations.
     """
     for loop in loops:
         path = find(after.body, lambda s, v=loop.var: isinstance(s, For) and s.var is v)  # type: ignore[misc]
@@ -102,10 +103,10 @@ def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: s
 
 
 def check_independent(func: PrimFunc, loop: For, *, reductions: bool, partial: bool = False) -> None:
-    """Refuse a loop whose iterations may not run at the same time.
+    """Raise ScheduleError for a loop whose iterations may not run concurrently.
 
-    `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is acceptable. `partial`: so is
-    one of which conditions leave the first iteration only: the other threads have nothing to do.
+    `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is accepted. `partial`: so is
+    one of which conditions leave only the first iteration: the other threads then do nothing.
     """
     if runs_once(loop.extent):
         return
@@ -150,14 +151,13 @@ def _comes_once(func: PrimFunc, loop: For, extents: Mapping[Var, Expr], conditio
 
 
 def _moving(value: Expr, extents: Mapping[Var, Expr]) -> Expr:
-    """The terms of a sum in which there are variables of `extents`: the others are the same in all iterations."""
+    """The terms of a sum that contain variables of `extents`; the other terms are equal in all iterations."""
     terms = (e * c for e, c in linear(value).terms if any(v in extents for v in variables(e)))
     return sum(terms, start=const(0))
 
 
 def reordered_sums(func: PrimFunc) -> tuple[str, ...]:
-    """Changes that vectorized loops make of sums and products of floating-point numbers, a sentence for each loop and
-    block.
+    """Descriptions, a sentence for each loop and block, of how vectorized loops reorder sums and products of floats.
 
     Lanes make partial sums, which are added at the end: another order than the loop's, whose rounding differs.
     """
@@ -196,7 +196,7 @@ def is_private(func: PrimFunc, buffer: Buffer, loop: For) -> bool:
 
 
 def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
-    """A spatial block that reads what it writes must do so at the same element."""
+    """Raise ScheduleError if a spatial block reads an element of a buffer that it writes at another one."""
     writes = {(s.buffer, s.indices) for s in stores_in(block)}
     for load in loads_in(block):
         if load.buffer in {b for b, _ in writes} and (load.buffer, load.indices) not in writes:
@@ -210,7 +210,7 @@ def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
 
 
 def _other_row(block: Block, loop: For, read: Sequence[Expr], written: Sequence[Expr]) -> bool:
-    """Whether all iterations of a loop write one row of a buffer and read another one, as in a step of a recurrence."""
+    """Whether all iterations of a loop write one row of a buffer and read another, as in a step of a recurrence."""
     fixed = {it.var for it in block.iters if not depends_on(it.binding, loop.var)}
     for a, b in zip(read, written, strict=True):
         separate = as_int(simplify(a - b))
@@ -330,10 +330,8 @@ def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]
 def _limited(
     values: Sequence[Expr], extents: Mapping[Var, Expr], conditions: Sequence[Expr]
 ) -> tuple[list[Expr], dict[Var, Expr]]:
-    """The values with `e` replaced by a variable over 0..c for each condition `e < c`, and those variables' extents.
-
-    With 6*a + b < 112 then 112*f + 6*a + b determines f, although a and b alone would reach further.
-    """
+    """The values with each `e` that a condition `e < c` bounds replaced by a variable in 0..c, and the extents of these
+    variables."""
     results: list[Expr] = []
     limits: dict[Var, Expr] = {}
     for condition in conditions:
@@ -353,7 +351,8 @@ def _limited(
 
 
 def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
-    """The terms of a sum that its value determines: each steps further than all smaller ones together can reach."""
+    """The terms of a sum that its value determines: each has a larger stride than the range of the sum of all smaller
+    ones."""
     terms = [(e, abs(c)) for e, c in linear(value).terms if any(v in extents for v in variables(e))]
     if len(terms) == 1 and terms[0][0] is value:
         return []
@@ -377,7 +376,7 @@ def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
 
 
 def _separated(value: Expr, var: Var, extents: Mapping[Var, Expr]) -> bool:
-    """True if the values at `var + 1` all lie above those at `var` (for symbolic strides)."""
+    """Whether all values at `var + 1` are greater than those at `var` (for symbolic strides)."""
     box = symbolic_bounds(value, {v: x for v, x in extents.items() if v is not var})
     if box is None:
         return False

@@ -27,9 +27,9 @@ from tilewright.schedule.state import (
 )
 
 MAX_TERMS = 4096
-"""Elements of a constant matrix above which straight-line code would only be long."""
+"""The largest number of elements of a constant matrix that is expanded."""
 _SIMPLE = 4096
-"""The largest denominator of a fraction that a literal is taken to be rounded from."""
+"""The largest denominator of a simple fraction that a literal may be a rounding of."""
 
 
 @on_block
@@ -96,7 +96,7 @@ def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) ->
 
 
 def _dropped_loops(func: PrimFunc, path: Path, gone: Sequence[BlockIter], what: str) -> list[For]:
-    """The loops that drive the iterators, each a whole one of its own."""
+    """The loops that drive the iterators to be expanded, one whole loop for each."""
     source = last_block(path)
     own: list[For] = []
     for stmt in reversed(path[:-1]):
@@ -119,8 +119,8 @@ def _dropped_loops(func: PrimFunc, path: Path, gone: Sequence[BlockIter], what: 
 
 
 def _without(path: Path, dropped: Sequence[For], new: Block) -> tuple[Path, Stmt]:
-    """The statement to replace, and the new one, for the block at the end of a path to become `new` without some
-    loops."""
+    """(path of the statement to replace, its replacement) that turn the block at the end of a path into `new`, without
+    the loops `dropped`."""
     if not dropped:
         return path, new
     first = min(path.index(loop) for loop in dropped)
@@ -135,7 +135,7 @@ def _without(path: Path, dropped: Sequence[For], new: Block) -> tuple[Path, Stmt
 def _linear(
     func: PrimFunc, source: Block, update: Update, gone: Sequence[BlockIter], what: str
 ) -> tuple[tuple[Expr, ...], tuple[tuple[Fraction, ...], ...], list[dict[Var, Expr]]]:
-    """The elements read, the matrix of their factors, and where each of its rows is stored."""
+    """(elements that are read, matrix of their factors, iterators' values where each row is stored)."""
     spatial = [it for it in gone if it.kind == "spatial"]
     reduce = [it for it in gone if it.kind == "reduce"]
     columns: dict[Expr, int] = {}
@@ -201,7 +201,7 @@ def _rounded(x: Fraction, dtype: DType) -> float:
 
 
 class _Writer:
-    """Makes the statements: each value is bound right before the first row that needs it."""
+    """Emits the statements: each value is bound right before the first row that needs it."""
 
     def __init__(self, used_names: set[str], columns: Sequence[Expr], dtype: DType) -> None:
         self.used_names = used_names
@@ -223,7 +223,7 @@ class _Writer:
         return seq(body) if body else Seq(())
 
     def bind(self, program: Straight, number: int) -> None:
-        """Make value `number` a variable, after those it is made of."""
+        """Bind value `number` to a variable, after the values that it is computed from."""
         if number in self.values:
             return
         value, name = self.columns[number] if number < program.inputs else None, f"x{number}"
@@ -237,7 +237,7 @@ class _Writer:
         self.steps.append((var, value))
 
     def sum(self, terms: Terms) -> Expr:
-        """The terms added up, from one with the factor 1 if there is one."""
+        """The sum of the terms, starting with one whose factor is 1 if there is one."""
         if not terms:
             return const(0, self.dtype)
         order = sorted(terms, key=lambda term: (term[0] != 1, abs(term[0]) != 1))
@@ -265,7 +265,7 @@ class _Writer:
 
 
 class ExpandPrimitives:
-    """The primitive `expand`, for `Schedule` and `Stage`."""
+    """A class with the primitive `expand`, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     expand = expand

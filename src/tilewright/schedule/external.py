@@ -1,4 +1,4 @@
-"""External functions: what a stage calls that is not written as loops, and how it is called.
+"""External functions: functions outside of the loop language that a stage calls, and their calls.
 
     void f(inputs..., outputs..., sizes...)         each array by its address, each size as an int64_t
 
@@ -6,7 +6,7 @@ In a program the call is a statement that names the function, with all of each a
 
     block E(): call f(E[0 : n], A[0 : n])
 
-The names are known in this process alone: a text with such a call means something only beside what registered them.
+The names are registered in this process only: a text with such a call needs the registration of its function.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 Size = int | tuple[int, int]
-"""A number that the function is given, or which dimension of which array (the inputs, then the outputs)."""
+"""A size argument of a function: a number, or (array, dimension), where outputs follow inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class External:
     """A function from outside.
 
     Args:
-        name: by which statements call it.
+        name: the name in statements that call it.
         symbol: its name in C.
-        sizes: what it takes after the arrays.
+        sizes: its size arguments, after the arrays.
         llvm: LLVM text that defines it.
-        shared: LLVM text of what `llvm` calls, which several functions share: a program has it once.
-        address: where it is in this process.
+        shared: LLVM text of functions that `llvm` calls and several functions share: a program contains it once.
+        address: its address in this process.
         python: a Python function that takes the arrays and writes the outputs; it is given all extents as sizes.
-        owner: what keeps the code at the address alive.
+        owner: an object that keeps the code at the address alive.
     """
 
     name: str
@@ -52,7 +52,7 @@ class External:
 
     @property
     def linked(self) -> str:
-        """The name by which code calls it: that of a Python function is ours to choose."""
+        """The name by which code calls it; for a Python function a generated one."""
         return self.symbol if self.python is None else f"tw_external_{self.name}"
 
 
@@ -81,7 +81,7 @@ def externals_in(stmt: Stmt) -> tuple[External, ...]:
 
 
 def sizes_of(external: External, call: Intrinsic) -> tuple[Expr, ...]:
-    """The sizes that a call passes. Raises CompileError where an array is not there."""
+    """The sizes that a call passes. Raises CompileError if a size refers to an array that the call does not pass."""
     arrays = (*call.inputs, *call.outputs)
     if external.python is not None:
         return tuple(extent for r in arrays for _, extent in r.ranges)
@@ -92,4 +92,4 @@ def sizes_of(external: External, call: Intrinsic) -> tuple[Expr, ...]:
 
 
 C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""Names that C has for functions."""
+"""The pattern of names that C functions may have."""

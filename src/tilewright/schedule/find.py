@@ -1,6 +1,6 @@
 """Loops and blocks by pattern: `for k in _`, `for i* in 64`, `for _ in _ vectorized`, `block C`.
 
-A name or an extent is itself, `_` is anything, and `*` in a name any letters. What is found is in program order.
+A name or an extent matches itself, `_` anything, and `*` in a name any letters. Results are in program order.
 """
 
 from __future__ import annotations

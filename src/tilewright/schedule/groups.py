@@ -1,4 +1,4 @@
-"""Groups of blocks that are moved as one: those on the ways from some buffers to others."""
+"""Groups of blocks that are moved together: those on the dependence paths from some buffers to others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.support.errors import ScheduleError
 
 
 def blocks_between(func: PrimFunc, inputs: Set[str], outputs: Set[str], include_inputs: bool) -> tuple[str, ...]:
-    """The blocks, in program order, that compute the buffers `outputs` and need one of the buffers `inputs`, at once or
-    through others of them; those that write the inputs only if asked for."""
+    """The blocks, in program order, that compute the buffers `outputs` from the buffers `inputs`, directly or through
+    other such blocks; with `include_inputs` also those that write the inputs."""
     blocks = list(blocks_in(func.body))
     reads = {b.name: {x.name for x in read_buffers(b)} for b in blocks}
     writes = {b.name: {x.name for x in written_buffers(b)} for b in blocks}
@@ -36,7 +36,7 @@ def blocks_between(func: PrimFunc, inputs: Set[str], outputs: Set[str], include_
 
 
 def compute_at(schedule: Schedule, members: tuple[str, ...], loop: LoopRef) -> None:
-    """Move blocks into a loop of what reads them, the last first.
+    """Move blocks into a loop of their reader, the last block first.
 
     Before::
 
@@ -68,7 +68,8 @@ def compute_at(schedule: Schedule, members: tuple[str, ...], loop: LoopRef) -> N
 
 
 def _require_separate(func: PrimFunc, members: set[str]) -> None:
-    """No loop is around several members alone: moving them one by one would take it away."""
+    """Raise ScheduleError if a loop contains several members and nothing else: moving them one by one would remove
+    it."""
     for loop in (s for s in walk(func.body) if isinstance(s, For)):
         inside = {b.name for b in blocks_in(loop.body)}
         if len(inside) > 1 and inside <= members:

@@ -1,4 +1,5 @@
-"""The loops and blocks that a schedule has had: references are to these, not to names, which a later one may get."""
+"""The history of a schedule's loops and blocks. References identify these, not their names, which later ones may
+reuse."""
 
 from __future__ import annotations
 
@@ -13,10 +14,10 @@ Key = tuple[RefKind, str]
 
 
 class History:
-    """The loops and blocks of one schedule. A loop or block is born by an instruction, has one name, and is there until
-    an instruction takes it; of those that primitives move, the loops that keep their names go on.
+    """The loops and blocks of one schedule. An instruction creates a loop or block, and another one may remove it; it
+    has one name. Loops of a moved block continue to exist if their names stay.
 
-    `steps` are the splits and joins, in order.
+    `steps` are the splits and fusions, in order.
     """
 
     __slots__ = ("_births", "_gone", "_origins", "_there", "steps")
@@ -35,19 +36,19 @@ class History:
         return other
 
     def birth(self, kind: RefKind, name: str) -> int:
-        """The instruction that made what has this name now."""
+        """The number of the instruction that created the loop or block with this name."""
         return self._births.get((kind, name), 0)
 
     def why_gone(self, kind: RefKind, name: str, birth: int) -> str | None:
-        """The primitive that took a loop or block; None if it is there, or never was."""
+        """The primitive that removed a loop or block; None if it exists, or never did."""
         return self._gone.get((kind, name, birth))
 
     def has(self, loop: LoopId) -> bool:
-        """Whether a loop is there."""
+        """Whether a loop still exists."""
         return self.why_gone("l", loop.name, loop.birth) is None
 
     def become(self, func: PrimFunc, by: str, number: int) -> list[Key]:
-        """Note that instruction `number` gave `func`. Returns what is gone or new."""
+        """Record that instruction `number` resulted in `func`. Returns the removed and the new loops and blocks."""
         there = _parts(func)
         gone, new = self._there - there, there - self._there
         for key in gone:

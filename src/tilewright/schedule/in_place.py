@@ -2,8 +2,8 @@
 
     for i in 0..n { C[i] = A[i] * 2.0 }     in place     for i in 0..n { A[i] = A[i] * 2.0 }
 
-What reads the input is either the block that writes the output, at the very element that it writes, or stands in a nest
-before all that write it.
+A reader of the input is either the block that writes the output, at the element that it writes, or is in a nest before
+all nests that write it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tilewright.schedule.state import (
 
 
 def in_place(func: PrimFunc, output: str, source: str) -> PrimFunc:
-    """The function that writes parameter `source` where it wrote parameter `output`, which it no longer has. Raises
-    ScheduleError where an element could be read after it was overwritten."""
+    """The function that writes parameter `source` where it wrote parameter `output`, which is removed. Raises
+    ScheduleError if an element might be read after it was overwritten."""
     params = {b.name: b for b in func.params}
     what = f"cannot write {output!r} in the place of {source!r}"
     missing = [n for n in (output, source) if n not in params]
@@ -55,7 +55,7 @@ def in_place(func: PrimFunc, output: str, source: str) -> PrimFunc:
 
 
 def _check(func: PrimFunc, target: Buffer, old: Buffer, what: str) -> None:
-    """Every read of `old` comes before the element is written."""
+    """Raise ScheduleError unless every read of `old` comes before the element is written."""
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     writing = [k for k, nest in enumerate(nests) if target in written_buffers(nest)]
     if not writing:

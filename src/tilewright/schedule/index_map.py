@@ -16,7 +16,8 @@ from tilewright.support.errors import ExpressionError
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """`results` over `variables`, one variable an old index and one result a new index."""
+    """An index map: `results` as expressions of `variables`, which stand for the old indices; each result is a new
+    index."""
 
     variables: tuple[Var, ...]
     results: tuple[Expr, ...]

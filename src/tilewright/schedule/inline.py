@@ -105,8 +105,8 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
 
 
 def is_injective(func: PrimFunc, block: Block) -> bool:
-    """Whether a block computes each element of intermediates from elements, with no reduction: `compute_inline` may
-    take it."""
+    """Whether a block computes each element of intermediates from elements, without a reduction, so that
+    `compute_inline` may inline it."""
     try:
         stores = _ordinary_stores(func, block, "inline")
     except ScheduleError:
@@ -115,7 +115,8 @@ def is_injective(func: PrimFunc, block: Block) -> bool:
 
 
 def is_elementwise(func: PrimFunc, block: Block) -> bool:
-    """Whether such a block reads its inputs where it writes, and nowhere else: no transposed or broadcast one."""
+    """Whether an injective block reads its inputs only at the indices that it writes: none is transposed or
+    broadcast."""
     return is_injective(func, block) and all(
         load.indices == store.indices for store in stores_in(block) for load in loads(store.value)
     )
@@ -265,8 +266,8 @@ def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Ite
 
 
 def _other_rows(func: PrimFunc, block: Block, writer: Block, buffer: Buffer, readers: set[str]) -> bool:
-    """Whether in each iteration of the loops that the blocks and the readers have in common, the writer writes other
-    elements of the buffer than the block reads: indices that only these loops decide, and that differ."""
+    """Whether in each iteration of the loops that are around both blocks and all readers, the writer writes other
+    elements of the buffer than the block reads: some index depends on these loops only, and differs."""
     inside = [{x.var for x in loops_on(block_path(func, name))} for name in {block.name, writer.name, *readers}]
     common = set.intersection(*inside)
     own = [stmt for stmt in (*walk(block), *walk(writer)) if isinstance(stmt, Intrinsic)]
@@ -288,7 +289,7 @@ def _other_rows(func: PrimFunc, block: Block, writer: Block, buffer: Buffer, rea
 
 
 class InlinePrimitives:
-    """Blocks computed within others."""
+    """A class with the primitives that compute blocks within others, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     compute_inline = compute_inline

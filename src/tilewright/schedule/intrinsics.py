@@ -1,4 +1,4 @@
-"""Tensor intrinsics: what an instruction sequence computes, as a small loop program, and how LLVM is told to do it.
+"""Tensor intrinsics: the computation of an instruction sequence as a small loop program, with its LLVM or C code.
 
 The description is the meaning: `tensorize` matches loops against it, the interpreter runs it, and code generators for
 targets without the instructions expand it. Descriptions have one block, and shapes of numbers and symbols, such as
@@ -6,7 +6,7 @@ targets without the instructions expand it. Descriptions have one block, and sha
     for i in 0..16 { for k in 0..4 {
         block dot(vi = i, reduce vk = k): C[vi] = C[vi] + cast(A[vk], i32) * cast(B[vi, vk], i32) } }
 
-One without an init adds to what is there; one with an init computes the whole reduction.
+A description without an init adds to the output's content; one with an init computes the whole reduction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TensorIntrin:
     """An intrinsic.
 
     Args:
-        name: by which `Intrinsic` statements and traces call it.
+        name: the name in `Intrinsic` statements and traces.
         description: the meaning; dimensions of its parameters are numbers above 1 or symbols. One without dimensions
             is a scalar.
         llvm: definitions of LLVM text with a function `@tw.intrin.<name>`, which takes for each parameter of the
@@ -99,7 +99,7 @@ class TensorIntrin:
 
 
 def _problem(description: PrimFunc) -> str | None:
-    """Why a function cannot describe an intrinsic."""
+    """The reason why a function cannot describe an intrinsic; None if it can."""
     stmt = description.body
     extents: dict[str, Expr] = {}
     while isinstance(stmt, For):
@@ -154,7 +154,7 @@ def is_known(name: str) -> bool:
 
 
 def _with_threads() -> dict[str, TensorIntrin]:
-    """The registry with the intrinsics of a GPU's threads, which few processes need."""
+    """The registry including the intrinsics of GPU threads, which are loaded on demand."""
     from tilewright.schedule import mma_intrinsics  # noqa: F401  # which registers them
 
     return _REGISTRY
@@ -237,7 +237,7 @@ def _written_out(
     places: Mapping[Buffer, tuple[int, ...]],
     values: Mapping[Var, Expr],
 ) -> Stmt:
-    """The loops around one store of an intrinsic, on regions."""
+    """The loops of an intrinsic around one of its stores, on the regions of a call."""
     renamed: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}.{suffix}") for loop in loops}
     point = {it.var: substitute(it.binding, renamed) for it in intrin.block.iters} | dict(values)
 
@@ -281,7 +281,8 @@ def describe(
 
 
 def _dot4_text() -> str:
-    """Rows of C in vectors of four; each element of A times a row of B is added to its row."""
+    """The LLVM text of `dot_4x4x4_f32`: rows of C are vectors of four; each element of A times a row of B is added to
+    its row."""
     lines = [
         "declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)",
         "define internal void @tw.intrin.dot_4x4x4_f32(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs)"

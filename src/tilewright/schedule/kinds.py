@@ -1,4 +1,4 @@
-"""Primitives that say how a loop runs: unroll, vectorize, parallel, bind; and annotate, which only takes notes."""
+"""Primitives that change how a loop runs: unroll, vectorize, parallel, bind; and annotate, which attaches notes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tilewright.schedule.state import (
 from tilewright.support.errors import VerifyError
 
 MAX_UNROLL = 4096
-"""Iterations that an unrolled loop may have."""
+"""The largest number of iterations of an unrolled loop."""
 N = TypeVar("N", bound=Note)
 Fields = Mapping[str, object]
 EMPTY: Fields = {}
@@ -196,7 +196,7 @@ def annotate_block(
 
 
 def _note(func: PrimFunc, place: type[N], note: Note | str, values: Sequence[object], named: Fields) -> N:
-    """The note, or the one that a text names with these fields."""
+    """The note itself, or the one with this name and these fields."""
     try:
         return make(note, place, values, named) if isinstance(note, str) else check(note, place)
     except VerifyError as error:
@@ -220,7 +220,7 @@ def _require_ordinary(func: PrimFunc, loop: For, what: str) -> None:
 
 
 class KindPrimitives:
-    """How loops run."""
+    """A class with the primitives that change how loops run, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     unroll = unroll

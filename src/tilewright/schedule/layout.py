@@ -40,7 +40,7 @@ from tilewright.support.errors import Error
 MAX_MULTIPLE = 1 << 16
 """The largest multiple, in elements, to which a dimension may be padded."""
 MAX_GROWTH = 64
-"""How many times larger a layout with gaps may be."""
+"""The largest factor by which gaps may enlarge a buffer in a new layout."""
 
 
 def transform_layout(
@@ -204,7 +204,7 @@ def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: st
 
 
 def _grown_nest(body: Block, loops: Sequence[For], extents: Mapping[Var, Expr]) -> Stmt:
-    """A block and the loops around it, whose iterators have these extents."""
+    """A block and the loops around it, with iterators of these extents."""
     drives = {it.binding: extents[it.var] for it in body.iters}
     nest: Stmt = replace(body, iters=tuple(replace(it, extent=extents[it.var]) for it in body.iters))
     for loop in reversed(loops):
@@ -230,7 +230,7 @@ def _buffer_of(func: PrimFunc, block: str, buffer: str | None) -> Buffer:
 
 
 def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], what: str) -> None:
-    """Each loop drives one iterator directly, and only this block stands inside."""
+    """Raise ScheduleError unless each loop drives one iterator directly and contains only this block."""
     driven = [it.binding for it in source.iters]
     for loop in loops:
         if driven.count(loop.var) != 1 or loop.kind != "serial":
@@ -245,7 +245,7 @@ def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], wh
 
 
 def _require_ordinary_indices(func: PrimFunc, source: Block, grown: set[Var], what: str) -> None:
-    """Enlarged iterators are indices by themselves, and nothing else depends on them."""
+    """Raise ScheduleError unless enlarged iterators are indices by themselves, and nothing else depends on them."""
     points = [(s.buffer, s.indices) for s in stores_in(source)] + [(n.buffer, n.indices) for n in loads_in(source)]
     if len({i for b, i in points if b in written_buffers(source)}) != 1 or len(written_buffers(source)) != 1:
         raise refuse(func, f"{what}: it does not write one element of one buffer at each point")
@@ -267,7 +267,7 @@ def _require_ordinary_indices(func: PrimFunc, source: Block, grown: set[Var], wh
 
 
 def _without_loads(e: Expr) -> Expr:
-    """`e` with every load a constant, so that only variables outside of indices remain."""
+    """`e` with every load replaced by a constant, so that only variables outside of indices remain."""
     if isinstance(e, Load):
         return const(0, e.dtype)
     if isinstance(e, Op):
@@ -276,7 +276,7 @@ def _without_loads(e: Expr) -> Expr:
 
 
 def _filler(func: PrimFunc, source: Block, grown: set[Var], what: str) -> float:
-    """The value of padded inputs with which the steps added to a reduction change nothing."""
+    """The value of padded inputs for which the added steps do not change a reduction."""
     added = {it.var for it in source.iters if it.kind == "reduce" and it.var in grown}
     if not added:
         return 0.0
@@ -294,7 +294,7 @@ def _filler(func: PrimFunc, source: Block, grown: set[Var], what: str) -> float:
 
 
 def _evaluate(e: Expr, load: float) -> Any:
-    """The number that `e` is when every load gives `load`; None if it is not known."""
+    """The value of `e` if every load returns `load`; None if it is not known."""
     if isinstance(e, Load):
         return load
     if isinstance(e, Const):
@@ -308,7 +308,7 @@ def _evaluate(e: Expr, load: float) -> Any:
 def _padding_nest(
     name: str, source: Buffer, target: Buffer, limits: Sequence[Expr | None], filler: float, used_names: set[str]
 ) -> Stmt:
-    """Copy `source` into the larger `target`, with `filler` from the limits on."""
+    """A nest that copies `source` into the larger `target`, with `filler` beyond the limits."""
 
     def on_block(b: Block) -> Stmt:
         point = tuple(it.var for it in b.iters)

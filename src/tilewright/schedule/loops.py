@@ -35,7 +35,7 @@ Factor = int | Expr | None
 MAX_FACTOR = 1 << 31
 """The largest factor of a split, in iterations."""
 MAX_PARTS = 16
-"""Loops into which one may be split."""
+"""The largest number of loops into which one may be split."""
 
 
 def split(
@@ -257,7 +257,7 @@ def _factor_list(
 
 
 def _sizes(func: PrimFunc, loop: For, arguments: list[Expr | None]) -> tuple[list[Expr], bool]:
-    """The new extents, and whether they cover the loop exactly."""
+    """(the new extents, whether they cover the loop exactly)."""
     known = product([f for f in arguments if f is not None])
     total, step = as_int(loop.extent), as_int(known)
     if None in arguments:
@@ -296,7 +296,7 @@ __all__ = ["add_unit_loop", "fuse", "reorder", "split", "tile"]
 
 
 class LoopPrimitives:
-    """Loops made and changed."""
+    """A class with the primitives that create and change loops, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     add_unit_loop = add_unit_loop

@@ -197,7 +197,7 @@ def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
 
 
 def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:
-    """`block` with its loads (not its stores) of one buffer going to another."""
+    """`block` with its loads, but not its stores, of buffer `old` redirected to `new`."""
     memo: dict[Expr, Expr] = {}
 
     def on(e: Expr) -> Expr | None:
@@ -234,7 +234,7 @@ def root_path(path: Path) -> Path:
 
 
 class MemoryPrimitives:
-    """Where values live."""
+    """A class with the primitives on buffers, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     set_scope = set_scope

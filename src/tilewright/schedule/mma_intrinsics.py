@@ -1,7 +1,7 @@
-"""Intrinsics of GPUs that the threads of a warp, or of four warps, compute together, each as what one thread gets.
+"""Intrinsics of GPUs that the threads of a warp, or of four warps, compute together, described by one thread's results.
 
-Lane `l` of a warp has rows g and g + 8 of a matrix of 16 rows, and columns 2t and 2t + 1 of one of 8 columns, where
-g = l // 4 and t = l % 4: C[2, 2] of its sums, to which it adds products of rows of A and columns of B.
+Lane `l` of a warp has rows g and g + 8 of a matrix of 16 rows, and columns 2t and 2t + 1 of one of 8 columns, where g =
+l // 4 and t = l % 4: C[2, 2] of its sums, to which it adds products of rows of A and columns of B.
 
 Tiles lie in shared memory as core matrices: 8 lines of 16 bytes that follow each other. Along a line are elements of
 depth, or, of types of 16 bits, eight lines of a factor whose elements of depth are the lines of the core matrix
@@ -19,14 +19,14 @@ from tilewright.schedule.intrinsics import TensorIntrin, describe, register
 from tilewright.targets.gpu import COPY_BYTES
 
 DEPTH = {f32: 8, f16: 16, bf16: 16, i8: 32}
-"""Products of each sum that one instruction adds, by the type of the factors; f32 are rounded to TF32."""
+"""The number of products that one instruction adds to each sum, by the type of the factors; f32 is rounded to TF32."""
 
 SUMS: dict[DType, DType] = {f32: f32, f16: f32, bf16: f32, i8: i32}
 """The type of the sums by that of the factors."""
 
 
 def group_of(t: DType) -> int:
-    """Elements of a line of a core matrix."""
+    """The number of elements in a line of a core matrix."""
     return 16 // t.itemsize
 
 
@@ -43,7 +43,8 @@ def _product(t: DType, across: tuple[bool, bool]) -> TensorIntrin:
 
 
 def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIntrin:
-    """Sums of 64 rows and so many columns, of which a thread has two of each eight, from `STEP` bytes of depth."""
+    """The intrinsic for sums of 64 rows and `columns` columns, of which a thread has two of each eight, over `STEP`
+    bytes of depth."""
     name = _names(f"wgmma{columns}", t, across)
     each = group_of(t)
     extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": each}
@@ -52,7 +53,7 @@ def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIn
 
 
 def _copy(t: DType, count: int) -> TensorIntrin:
-    """`D[i] = S[i]`, 16 bytes."""
+    """The intrinsic `D[i] = S[i]` for 16 bytes."""
     name = f"copy_async_{t.name}"
     i, vi = Var("i"), Var("vi")
     d, s = (Buffer(n, t, (const(count),)) for n in "DS")
@@ -61,13 +62,13 @@ def _copy(t: DType, count: int) -> TensorIntrin:
 
 
 STEP = 128
-"""Bytes of depth of a product of four warps."""
+"""The bytes of depth in a product of four warps."""
 WIDE_COLUMNS = (64, 128, 256)
-"""Columns of such a product."""
+"""The numbers of columns in a product of four warps."""
 
 
 def _layouts(t: DType) -> list[tuple[bool, bool]]:
-    """All ways to lie across for the two factors of a type."""
+    """All (first, second) choices of which factors of a type lie across."""
     both = (False, True) if t.itemsize == 2 else (False,)
     return [(a, b) for a in both for b in both]
 
@@ -82,7 +83,7 @@ WIDE = {
 
 
 def _tile_product(t: DType, columns: int) -> TensorIntrin:
-    """A product of four warps whose tiles `COPY_TILE` brings."""
+    """The intrinsic of a product of four warps whose tiles `COPY_TILE` copied."""
     name = _names(f"wgmma{columns}_tile", t, (False, False))
     extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": group_of(t)}
     return TensorIntrin(name, describe(name, extents, "hk", (t, t, SUMS[t]), {"A": "rhk", "B": "jchk", "C": "jrc"}))
@@ -93,7 +94,8 @@ WIDE_TILE = {(t, n): register(_tile_product(t, n)) for t in DEPTH for n in WIDE_
 
 
 def _copy_tile(t: DType, lines: int) -> TensorIntrin:
-    """`D[g, l, h, k] = S[8g + l, h * width + k]`: lines of `STEP` bytes, zeros for those that there are not."""
+    """The intrinsic `D[g, l, h, k] = S[8g + l, h * width + k]`: lines of `STEP` bytes, with zeros for lines past the
+    end."""
     name, each = f"copy_tile{lines}_{t.name}", group_of(t)
     extents = {"g": lines // 8, "l": 8, "h": STEP // 16, "k": each}
     loops, points = ({k: Var(f"{x}{k}") for k in extents} for x in ("", "v"))
@@ -110,22 +112,23 @@ def _copy_tile(t: DType, lines: int) -> TensorIntrin:
 
 
 COPY_TILE = {(t, lines): register(_copy_tile(t, lines)) for t in DEPTH for lines in (64, 128, 256)}
-"""Copies of tiles that one thread begins and that go on by themselves (`cp.async.bulk.tensor`), by type and lines. They
-are complete as those of `COPY_ASYNC` are."""
+"""Asynchronous copies of tiles that one thread starts (`cp.async.bulk.tensor`), by type and lines. They complete as
+those of `COPY_ASYNC` do."""
 
 WARP = 32
-"""Threads of a warp."""
+"""The threads of a warp."""
 
 
 def _copy_one(t: DType) -> TensorIntrin:
-    """`D = S`, 4 bytes."""
+    """The intrinsic `D = S` for 4 bytes."""
     name = f"copy_async_one_{t.name}"
     d, s = (Buffer(n, t, ()) for n in "DS")
     return TensorIntrin(name, PrimFunc(name, (d, s), Block(name, (), Store(d, (), Load(s, ())))))
 
 
 def _reduction(name: str, t: DType, lanes: int) -> TensorIntrin:
-    """`y = x[0] + x[1] + ...` over a warp's lanes, or over four of them, each of which gets it."""
+    """The intrinsic `y = x[0] + x[1] + ...` over a warp's lanes, or over four of them; each of these lanes gets the
+    result."""
     k, vk = Var("k"), Var("vk")
     y, x = Buffer("y", t, ()), Buffer("x", t, (const(lanes),))
     bound = {-inf: t.min, inf: t.max} if not t.is_float else {}
@@ -137,7 +140,7 @@ def _reduction(name: str, t: DType, lanes: int) -> TensorIntrin:
 
 
 _IDENTITY = {"add": 0, "mul": 1, "max": -inf, "min": inf, "larger": -inf}
-"""The reduction of nothing, by operator."""
+"""The identity element of each reduction operator."""
 
 WARP_REDUCE = {
     (name, t): register(_reduction(name, t, WARP))
@@ -148,14 +151,15 @@ WARP_REDUCE = {
 """Reductions over a warp's lanes, by operator and type."""
 
 QUAD = 4
-"""Lanes of a warp that have the same rows of sums: 4g to 4g + 3."""
+"""The number of lanes of a warp that share rows of sums: 4g to 4g + 3."""
 QUAD_REDUCE = {(name, f32): register(_reduction(name, f32, QUAD)) for name in ("add", "larger")}
-"""Reductions over the lanes that have the same rows of sums, by operator and type."""
+"""Reductions over lanes that share rows of sums, by operator and type."""
 
 
 def _held_product(t: DType) -> TensorIntrin:
-    """Products of rows that four lanes hold as sums, of 8 columns or, of types of 16 bits, twice 8: column 2q + c is
-    lane q's. They are the depth of this product, in B[h, q, c, n] of lines n, or B[c, q, n] of f32."""
+    """The intrinsic of a product whose first factor is rows in registers, laid out as the sums of an earlier product: 8
+    columns, or 16 for 16-bit types, of which lane q holds columns 2q + c. These columns are the depth, which B[h, q, c,
+    n] has for lines n, or B[c, q, n] for f32."""
     name = f"mma_held_{t.name}"
     if t is f32:
         return TensorIntrin(
@@ -170,22 +174,22 @@ MMA_HELD = {t: register(_held_product(t)) for t in (f32, f16, bf16)}
 """Products (`mma.sync`) whose first factor is in registers as sums of an earlier one are, by the type of factors."""
 
 COPY_ASYNC = {t: register(_copy(t, COPY_BYTES // t.itemsize)) for t in DEPTH}
-"""Copies of 16 bytes from a parameter to shared memory that go on while the thread does other things, by type. They are
-complete after the next barrier of the block that waits for them (`Barrier.pending`), for all of its threads; until then
-no thread may touch what they write."""
+"""Copies of 16 bytes from a parameter to shared memory by type, which are asynchronous. They are complete, for all
+threads of the block, after the block's next barrier that waits for them (`Barrier.pending`); until then no thread may
+access the elements that they write."""
 COPY_ONE_ASYNC = {t: register(_copy_one(t)) for t in (f32, i32)}
-"""Copies of 4 bytes that go on, by type."""
+"""Asynchronous copies of 4 bytes, by type."""
 _TILES = frozenset(intrin.name for intrin in COPY_TILE.values())
 _COPIES = frozenset(intrin.name for intrin in (*COPY_ASYNC.values(), *COPY_ONE_ASYNC.values())) | _TILES
 
 
 def is_tile_copy(name: str) -> bool:
-    """Whether an intrinsic copies a tile that one thread begins."""
+    """Whether an intrinsic is an asynchronous copy of a tile that one thread starts."""
     return name in _TILES
 
 
 def is_async(name: str) -> bool:
-    """Whether what an intrinsic writes is there after a barrier of the block only."""
+    """Whether an intrinsic is an asynchronous copy, whose result exists only after a barrier of the block."""
     return name in _COPIES
 
 

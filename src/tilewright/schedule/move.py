@@ -128,13 +128,13 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def shared_by(buffers: Sequence[Buffer], loops: Sequence[For]) -> tuple[For, ...]:
-    """The loops of threads that have all of these buffers in common."""
+    """The thread loops whose threads share all of these buffers."""
     return tuple(x for x in loops if buffers and all(x.thread in sharing(b.scope) for b in buffers))
 
 
 def _reads_all(func: PrimFunc, reader: Block, buffer: Buffer) -> bool:
-    """Whether a block makes each element of an output of the element of a buffer at the same place: as all of the
-    output is made, all of the buffer is read, each element once."""
+    """Whether a block computes each element of an output from the buffer's element at the same indices, so that it
+    reads every element of the buffer once."""
     point = tuple(it.var for it in reader.iters if it.kind == "spatial")
     created = [s for s in stores_in(reader.body) if s.buffer in func.params and s.indices == point]
     read = [x for x in loads_in(reader) if x.buffer == buffer and x.indices == point]
@@ -190,8 +190,8 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tuple[Block, Buffer]]:
-    """The blocks under a loop that compute what `source` reads, with the buffers. `source` must be movable there: its
-    other inputs are written before the loop, and nothing uses its outputs before it."""
+    """The blocks under a loop that compute inputs of `source`, with these buffers. Raises ScheduleError unless the
+    other inputs of `source` are written before the loop, and nothing uses its outputs before it."""
     within = {b.name: b for b in blocks_in(loop.body)}
     if source.name in within:
         raise refuse(func, f"{what}: it is inside this loop already")
@@ -221,7 +221,8 @@ def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list
 
 
 def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str) -> None:
-    """No loop of `outer` drives a reduction of the blocks `created`, and each stores one element at a time."""
+    """Raise ScheduleError if a loop of `outer` drives a reduction of the blocks `created`, or one does not store single
+    elements."""
     for writer, buffer in created:
         if len({s.indices for s in stores_in(writer.body) if s.buffer == buffer}) > 1:
             raise refuse(
@@ -239,7 +240,8 @@ def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], o
 
 
 def _require_all_rows(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], loop: For, what: str) -> None:
-    """The steps of a recurrence do not make its first rows, so that what reads these too cannot stand in a step."""
+    """Raise ScheduleError if `loop` is a recurrence that starts from rows which no step computes: a reader of all rows
+    cannot move into a step."""
     for writer, buffer in created:
         path = block_path(func, writer.name)
         within = {b.name for b in blocks_in(loop.body)}
@@ -251,7 +253,8 @@ def _require_all_rows(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], l
 
 
 def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, later: Sequence[Stmt], what: str) -> None:
-    """The inputs of `source` must be written before its new place, and not be overwritten between the two places."""
+    """Raise ScheduleError unless the inputs of `source` are written before its new place, and not overwritten between
+    both places."""
     order = [b.name for b in blocks_in(func.body)]
     deferred = {b.name for child in later for b in blocks_in(child)}
     for buffer in read_buffers(source):
@@ -263,7 +266,8 @@ def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, lat
 
 
 def _of_another_step(func: PrimFunc, reader: Block, writer: Block, buffer: Buffer) -> bool:
-    """Whether a step of a recurrence reads and writes different rows of a buffer: those of earlier steps are there."""
+    """Whether a step of a recurrence reads and writes different rows of a buffer, so that the read rows are
+    complete."""
     enclosing = [
         {x.var for x in loops_on(block_path(func, b.name)) if find_note(x.notes, InOrder)} for b in (reader, writer)
     ]
@@ -284,8 +288,8 @@ def _of_another_step(func: PrimFunc, reader: Block, writer: Block, buffer: Buffe
 
 
 def _copies(func: PrimFunc, block: Block) -> bool:
-    """Whether a block only copies elements of parameters: a condition takes as long as copying a few more of them, and
-    nothing has to be computed for these."""
+    """Whether a block only copies elements of parameters: then copying a few elements too many costs no more than a
+    condition."""
     return all(isinstance(s.value, Load) and s.value.buffer in func.params for s in stores_in(block.body))
 
 
@@ -324,7 +328,7 @@ def loop_name(var: Var) -> str:
 def _finished(
     func: PrimFunc, source: Block, root: Stmt, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
 ) -> dict[Var, Range]:
-    """The part of the domain of `source` whose inputs one iteration of the outer loops completes."""
+    """The part of the domain of `source` whose inputs are complete after one iteration of the outer loops."""
     enclosing = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
@@ -357,8 +361,8 @@ def _require_common_parts(
     enclosing: Mapping[Var, Expr],
     what: str,
 ) -> None:
-    """Refuse where what several reads find complete in an iteration is not the same part of the domain: no iteration
-    would compute a point whose inputs different ones complete."""
+    """Raise ScheduleError if different reads become complete for different parts of the domain in an iteration: a point
+    whose inputs different iterations complete would be computed by none."""
     moving = [
         {v: r for v, r in part.items() if {*variables(r[0]), *variables(r[1])} & enclosing.keys()} for part in parts
     ]
@@ -383,7 +387,8 @@ def _same_range(a: Range, b: Range, extent: Expr, enclosing: Mapping[Var, Expr])
 
 
 def _require_once(func: PrimFunc, placed: Stmt, outer: Sequence[For], what: str) -> None:
-    """A reduction must not see a step twice: every loop around must lead to other points."""
+    """Raise ScheduleError if a loop around a reduction would repeat its steps: every enclosing loop must lead to other
+    points."""
     loops = []
     stmt = placed
     while isinstance(stmt, For):

@@ -9,9 +9,9 @@
     schedule.double_buffer("B")     # what a block or loop is called, or a reference to it, in the place of its name
     stage.double_buffer()           # the stage is the block, an axis is a loop
 
-The parameters after the program are blocks and loops by name, then others. A function gives the new program, or with it
-the name of the block or loop that it made, or several, which the methods return references to, or the stages of. In a
-trace the arguments stand in order; one whose default is None stands there by name, unless it is None.
+The parameters after the program are blocks and loops by name, then others. A function returns the new program, or (new
+program, name or names of created blocks or loops); the methods return references to these, or their stages. In a trace
+the arguments stand in order; one whose default is None is written by name, unless it is None.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ Subject = Literal["block", "loop"]
 class Primitive(Generic[Function, OfSchedule, OfStage]):
     """A function of programs that is also a method of the classes in which it stands: see the module.
 
-    Calling it is calling the function. As a method it calls `apply` of its instance, which says in `supplies` which of
-    the leading parameters are not the caller's.
+    Called directly, it calls the function. As a method it calls `apply` of its instance, whose `supplies` names the
+    leading parameters that the instance itself provides.
     """
 
     def __init__(self, function: Function, subjects: tuple[Subject, ...], makes: Subject = "block") -> None:
@@ -96,7 +96,7 @@ class Primitive(Generic[Function, OfSchedule, OfStage]):
         return method if instance is None else MethodType(method, instance)
 
     def _method(self, supplied: int) -> Callable[..., Any]:
-        """The function as a method of instances that supply so many of its leading parameters."""
+        """The function as a method of instances that provide the first `supplied` parameters."""
 
         @wraps(self.function)
         def method(instance: Any, /, *args: Any, **named: Any) -> Any:

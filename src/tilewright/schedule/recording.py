@@ -1,8 +1,8 @@
 """The memory of a schedule: its function, the trace that led to it, and what each result of the trace stands for.
 
-Every primitive ends here: `_record` takes the new function, and notes which loops and blocks are gone, which are
-new, and the instruction. References are resolved here as well: to the block or loop that was meant, or to an error that
-says which primitive took it.
+Every primitive ends here: `_record` stores the new function and the instruction, and which loops and blocks are removed
+or new. References are resolved here as well: to their block or loop, or to an error that names the primitive which
+removed it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ AnyPrimitive = Primitive[Any, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """A block: its name, and the instruction that made it (0: it was there), as a later one may get the same name."""
+    """A reference to a block: its name, and the number of the instruction that created it (0: it was in the original
+    function), as a later block may have the same name."""
 
     name: str
     birth: int = 0
@@ -35,7 +36,8 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True)
 class LoopRef(LoopId):
-    """A loop: its variable's name, and the instruction that made it (0: it was there)."""
+    """A reference to a loop: its variable's name, and the number of the instruction that created it (0: the original
+    function)."""
 
 
 Results = BlockRef | LoopRef | tuple[BlockRef | LoopRef, ...] | None
@@ -43,16 +45,16 @@ Results = BlockRef | LoopRef | tuple[BlockRef | LoopRef, ...] | None
 
 
 class Choice(int):
-    """A sampled number; a trace remembers where it came from."""
+    """A sampled number, with the trace's reference to its instruction."""
 
     ref: Ref
 
 
 class Recording:
-    """A function, the trace of what was done to it, and its references. `seed` feeds the choices of a schedule."""
+    """A function, the trace of its primitives, and its references. `seed` is the seed of sampled decisions."""
 
     supplies: ClassVar[tuple[Subject, ...]] = ()
-    """The subjects of primitives that a schedule itself says: none, as callers name blocks and loops."""
+    """The subjects of primitives that a schedule itself provides: none, as callers name blocks and loops."""
 
     def __init__(self, func: PrimFunc, seed: int = 0) -> None:
         self.func = func
@@ -75,20 +77,20 @@ class Recording:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The primitives that were tried and refused, each with what was lost and why."""
+        """The primitives that were tried and refused, each with the loss and the reason."""
         return tuple(self._refused)
 
     @contextmanager
     def trying(self, loss: str) -> Iterator[None]:
-        """Go on after a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
-        lost and why."""
+        """A context that catches the refusal of a primitive: the schedule stays as it was before, and `refused` lists
+        `loss` and the reason."""
         try:
             yield
         except ScheduleError as error:
             self._refused.append(f"{loss}: {error.headline()}")
 
     def copy(self) -> Self:
-        """A schedule with the same function and trace that goes its own way."""
+        """An independent schedule with the same function and trace."""
         other = type(self)(self.func)
         other._random.setstate(self._random.getstate())
         other._instructions = list(self._instructions)
@@ -99,11 +101,11 @@ class Recording:
         return other
 
     def restore(self, saved: Self) -> None:
-        """Be as a copy was when it was made; the copy is used up."""
+        """Restore the state of a saved copy, which must not be used afterwards."""
         vars(self).update(vars(saved))
 
     def name_step(self, name: str, before: PrimFunc) -> None:
-        """Call what was done since `before` one step (`compose.primitive`)."""
+        """Record everything done since `before` as one step with this name (`compose.primitive`)."""
         self.last_step = (name, before)
 
     def block(self, name: str) -> BlockRef:
@@ -129,7 +131,7 @@ class Recording:
         return tuple(map(self._resolve, v)) if isinstance(v, tuple) else v
 
     def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
-        """The result that stands for a block or loop; one that is known only by name is looked up, on record."""
+        """The trace's reference to a block or loop; for a name, a look-up is recorded."""
         name = self._name(target)
         entry = self._refs.get((kind, name))
         if entry is None:
@@ -138,7 +140,7 @@ class Recording:
         return entry
 
     def _name(self, target: BlockRef | LoopRef | str) -> str:
-        """The name of a block or loop that is still the one that was meant."""
+        """The name of a referenced block or loop. Raises ScheduleError if it was removed."""
         if isinstance(target, str):
             return target
         if not isinstance(target, BlockRef | LoopRef):
@@ -155,7 +157,7 @@ class Recording:
         return BlockRef(name, self._history.birth("b", name))
 
     def _become(self, primitive: str, inputs: tuple[Value, ...], func: PrimFunc) -> None:
-        """Take a new function, and note which loops and blocks are gone and which are new."""
+        """Store a new function, and record which loops and blocks are removed and which are new."""
         named = (getattr(self._objects[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
         by = f"{primitive}({', '.join(named)})"
         self.last_step = (by, self.func)
@@ -164,7 +166,7 @@ class Recording:
         self.func = func
 
     def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Results:
-        """Do what a declared primitive does to the program, and record it. Results refer to blocks or loops that it
+        """Apply a declared primitive to the program, and record it. Returns references to the blocks or loops that it
         creates."""
         values = primitive.bind(args, named)
         subjects = dict(zip(values, primitive.subjects, strict=False))
@@ -247,7 +249,7 @@ class Recording:
         return results
 
     def _renumber(self, outputs: tuple[Ref, ...], created: tuple[Any, ...]) -> None:
-        """Call the last instruction's results as a replayed trace does, so that it is the same text again."""
+        """Rename the last instruction's results as in a replayed trace, so that its text is reproduced."""
         own = self._instructions[-1]
         for old in own.outputs:
             del self._objects[old]
@@ -262,7 +264,7 @@ class Recording:
 
 
 def literal(value: Any) -> Value:
-    """A Python value as a trace has it: sampled numbers by reference, sequences as tuples."""
+    """A Python value in the form of a trace: sampled numbers as references, sequences as tuples."""
     if isinstance(value, Choice):
         return value.ref
     if isinstance(value, list | tuple):

@@ -71,8 +71,8 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
 
 
 def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], position: int, what: str) -> None:
-    """A start before loop number `position` happens once for each point: no loop outside drives the reduction, none
-    inside computes a point again."""
+    """Raise ScheduleError unless a start before loop number `position` happens once for each point: no outer loop
+    drives the reduction, and no inner loop repeats a point."""
     for above in loops[:position]:
         if reduce_iters_using(source, above.var):
             raise refuse(
@@ -300,7 +300,7 @@ def _final_nest(
 
 
 class ReductionPrimitives:
-    """Reductions in parts."""
+    """A class with the primitives on reductions, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     decompose_reduction = decompose_reduction

@@ -1,4 +1,4 @@
-"""The requests about a block's loops, made again where a primitive moves the block.
+"""Repeat the primitives that were applied to a block's loops after another primitive has moved the block.
 
     B is split: i -> i_0, i_1, and i_1 is vectorized            compute_at(B, l) makes one new loop: i
         for i_0 in 0..8:                                            for l in ...:
@@ -12,8 +12,8 @@
                 for i_1 in 0..8:  # vectorized
                     block B(vi = l * 16 + (i_0 * 8 + i_1))
 
-A loop that the block had for itself keeps its name, so that references to it hold. What does not hold at the new place
-is refused by the primitive that would have refused it there.
+A loop around this block alone keeps its name, so that references to it stay valid. A primitive that is illegal at the
+new place raises its usual error.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Moving = Callable[[PrimFunc, str, str], PrimFunc]
 
 @dataclass(frozen=True, slots=True)
 class LoopId:
-    """One loop of a schedule's history: its variable's name, and which instruction made it (0: it was there)."""
+    """The identity of a loop in a schedule's history: its variable's name, and the instruction that created it (0:
+    none)."""
 
     name: str
     birth: int = 0
@@ -56,7 +57,7 @@ class LoopId:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A loop became nested ones."""
+    """A step of the history: a loop was split into nested ones."""
 
     parent: LoopId
     parts: tuple[LoopId, ...]
@@ -65,7 +66,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Nested loops became one."""
+    """A step of the history: nested loops were fused into one."""
 
     parents: tuple[LoopId, ...]
     result: LoopId
@@ -75,8 +76,8 @@ Step = Split | Fusion
 
 
 def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: str) -> bool:
-    """Whether anything was asked of a block's own loops since they were new in `first`: splits, joins, kinds, notes,
-    another order."""
+    """Whether a block's own loops were changed since they were new in `first`: split, fused, reordered, or given kinds
+    or notes."""
     if steps or any(x.kind != "serial" or x.notes for x in own):
         return True
     names = [x.var.name for x in own]
@@ -84,7 +85,7 @@ def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: 
 
 
 def steps_after(own: Sequence[LoopId], history: Sequence[Step], since: int) -> list[Step]:
-    """The steps of a history that loops come from, in order; those after instruction `since`."""
+    """The steps after instruction `since` from which the loops `own` result, in order."""
     wanted, result = set(own), list[Step]()
     for step in reversed(history):
         created = step.parts if isinstance(step, Split) else (step.result,)
@@ -104,8 +105,8 @@ def move(
     roots: Callable[[LoopId], int | None],
     is_there: Callable[[LoopId], bool],
 ) -> PrimFunc:
-    """`moving(func, block, loop)`, and on the block's new loops what was asked of its `own` ones. `roots` says which
-    iterator of the block a loop without a step after it drove."""
+    """The result of `moving(func, block, loop)`, with the primitives that were applied to the block's `own` loops
+    applied to its new ones. `roots` maps original loops to the iterator of the block that they drove."""
     source = last_block(block_path(func, block))
     moved = moving(func, block, loop)
     new = loops_on(block_path(moved, block))[-len(source.iters) :] if source.iters else ()
@@ -129,8 +130,8 @@ def move(
 
 
 def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool:
-    """Whether all loops that the steps led to are there still. Where an intrinsic took some, the block's iterators
-    count its tiles, which the steps do not lead to."""
+    """Whether all loops that result from the steps still exist. If an intrinsic replaced some, the block's iterators
+    count its tiles, and the steps cannot be repeated."""
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
     return all(map(is_there, produced - used))
@@ -139,7 +140,7 @@ def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool
 def _by_history(
     source: Block, steps: Sequence[Step], own: Mapping[LoopId, For], roots: Callable[[LoopId], int | None]
 ) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
-    """The iterators that the loops drove from which the steps start; None where that is not known."""
+    """(iterator that each original loop drove, steps); None if some iterator is not known."""
     produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     starts: dict[LoopId, int] = {}
@@ -192,7 +193,7 @@ def _reached(x: LoopId, starts: Mapping[LoopId, int], steps: Sequence[Step]) -> 
 
 
 def _apply(func: PrimFunc, names: dict[LoopId, str], steps: Sequence[Step]) -> tuple[PrimFunc, dict[LoopId, str]]:
-    """The steps on new loops."""
+    """Apply the steps to new loops; returns the function and the names of the resulting loops."""
     for step in steps:
         if isinstance(step, Split):
             func, parts = loops.split(func, names.pop(step.parent), factors=step.factors)
@@ -215,7 +216,7 @@ def _gather(func: PrimFunc, parents: Sequence[str]) -> PrimFunc:
 
 
 def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> PrimFunc:
-    """The block's loops in the order that was asked for; those that were not asked for stand outside."""
+    """Put the block's loops into the order `wanted`; its other loops are outside of these."""
     chain = [x.var.name for x in own_loops(block_path(func, block))]
     rest = [x for x in chain[-max(rank, len(wanted)) :] if x not in wanted]
     inside = [x for x in chain if x in wanted or x in rest]
@@ -224,7 +225,7 @@ def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> Prim
 
 
 def _rename(func: PrimFunc, names: Mapping[str, str]) -> PrimFunc:
-    """Give loops other names, which the old ones of the same block had."""
+    """Rename loops of the same block."""
     for turn in (lambda old, new, selected: fresh_name(f"{new}_", selected), lambda old, new, selected: new):
         step: dict[str, str] = {}
         for old, new in names.items():
@@ -242,7 +243,7 @@ def _rename(func: PrimFunc, names: Mapping[str, str]) -> PrimFunc:
 
 
 def _restored(func: PrimFunc, old: For) -> PrimFunc:
-    """The kind and the notes of a loop on the one that has its name now."""
+    """Apply the kind and the notes of loop `old` to the loop that now has its name."""
     name = old.var.name
     match old.kind:
         case "unrolled":
@@ -261,13 +262,14 @@ def _restored(func: PrimFunc, old: For) -> PrimFunc:
 
 
 def _position(block: Block, var: Var) -> int | None:
-    """The only iterator that a loop drives."""
+    """The index of the only iterator that a loop drives; None if there are several."""
     driven = [k for k, it in enumerate(block.iters) if var in variables(it.binding)]
     return driven[0] if len(driven) == 1 else None
 
 
 def root_position(func: PrimFunc, block: str, loop: str) -> int | None:
-    """The iterator of a block that a loop drives alone and step by step, in a function where it is new."""
+    """The index of the iterator of a block that a loop alone drives, with stride 1, in a function where the loop is
+    new; else None."""
     try:
         path = block_path(func, block)
     except ScheduleError:
@@ -287,8 +289,8 @@ def root_position(func: PrimFunc, block: str, loop: str) -> int | None:
 
 
 def _unmentioned(block: Block, path: Path, loop: For) -> int | None:
-    """The iterator of a loop that runs once, which is in no binding: loops of a new nest stand in the order of the
-    iterators."""
+    """The index of the iterator of a loop with one iteration, which occurs in no binding, by the order of loops in a
+    new nest."""
     own = own_loops(path)
     return own.index(loop) if loop in own and len(own) == len(block.iters) else None
 

@@ -1,7 +1,7 @@
-"""Routines: loop programs written for whole functions, for what no sequence of primitives makes of their blocks.
+"""Routines: loop programs for whole functions that no sequence of primitives can produce from the functions' blocks.
 
-A routine is to a function what an intrinsic is to a tile (`tensorize.py`): it has a name, it says which functions it
-computes, and `implement` puts it in the place of all their blocks. Its sizes are the knobs of the plan that takes it.
+A routine is to a function what an intrinsic is to a tile (`tensorize.py`): it has a name, it recognises the functions
+that it computes, and `implement` replaces all their blocks by it. Its sizes are the knobs of the plan that uses it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tilewright.support.classes import dataclass
 class Routine:
     """A loop program for functions of one kind.
 
-    name    by which traces call it
+    name    the name in traces
     sizes   names of its sizes, each at least 1, or at least 0 where it is one of `none`
-    build   an unscheduled function and the sizes to what computes the same: loops, or an operator's stages in other
-            parts; raises ScheduleError for a function that it does not compute, or sizes that do not fit one another
+    build   maps an unscheduled function and the sizes to an equivalent function: loops, or an operator's stages in
+            other parts; raises ScheduleError for a function that it does not compute, or inconsistent sizes
     """
 
     name: str

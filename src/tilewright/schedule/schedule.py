@@ -70,7 +70,8 @@ class DeclaredPrimitives(
 
 
 class Schedule(DeclaredPrimitives, Recording):
-    """See the module. `seed` feeds the sampling methods that are not given a decision."""
+    """A function being scheduled; see the module. `seed` is the seed of sampling methods that are called without a
+    decision."""
 
     storage_align = storage.storage_align
     pad = layout.pad
@@ -256,7 +257,7 @@ class Schedule(DeclaredPrimitives, Recording):
         self._move("reverse_compute_at", move.reverse_compute_at, block, loop)
 
     def _move(self, primitive: str, moving: requests.Moving, block: BlockRef | str, loop: LoopRef | str) -> None:
-        """Move a block; what was asked of its loops holds at the new place: see `requests`."""
+        """Move a block, and repeat the primitives that were applied to its loops: see `requests`."""
         name, place = self._name(block), self._name(loop)
         path = block_path(self.func, name)
         own: dict[LoopId, For] = {self.find_loop(x.var.name): x for x in own_loops(path)}

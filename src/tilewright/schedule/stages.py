@@ -1,4 +1,4 @@
-"""Schedules by tensors and axes: the familiar face of `Schedule`.
+"""Schedules by tensors and axes: an interface to `Schedule` in the style of TVM's tensor expressions.
 
     s = te.create_schedule(C)
     xo, xi = s[C].split(C.axis[0], factor=32)
@@ -60,7 +60,7 @@ Axis = HasVar | LoopRef | str
 
 @dataclass(frozen=True, slots=True)
 class AxisPlace:
-    """The iterator and block that an axis became, and its loop's first name."""
+    """The block and iterator of an axis, and the original name of its loop."""
 
     block: str
     position: int
@@ -248,7 +248,7 @@ class StageSchedule:
         return place.position
 
     def used(self, axes: Sequence[Axis], by: str) -> None:
-        """Remember that a primitive replaced these axes' loops by others."""
+        """Record that a primitive replaced the loops of these axes by others."""
         for axis in axes:
             if not isinstance(axis, LoopRef | str):
                 self.axes_used[axis.var] = by
@@ -360,7 +360,7 @@ class Stage(DeclaredPrimitives):
         return tuple(Stage(self.owner, b) for b in self._schedule.pad(self.block, multiples))
 
     def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Do what a declared primitive does to this stage, and record it. Blocks that it creates are stages here."""
+        """Apply a declared primitive to this stage, and record it. Returns created blocks as stages."""
         result = _refusing(_apply, primitive.__name__)(self, primitive, args, named)
         created = tuple(Stage(self.owner, x) if isinstance(x, BlockRef) else x for x in _several(result))
         return created if isinstance(result, tuple) else created[0] if created else None
@@ -391,7 +391,7 @@ R = TypeVar("R")
 
 
 def _refusing(method: Callable[Concatenate[Stage, P], R], name: str) -> Callable[Concatenate[Stage, P], R]:
-    """A method of `Stage` whose arguments may be anything: what does not fit is refused like all else."""
+    """A method of `Stage` that raises ScheduleError, rather than another error, for arguments of wrong types."""
 
     @wraps(method)
     def call(self: Stage, *args: P.args, **kwargs: P.kwargs) -> R:

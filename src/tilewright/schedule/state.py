@@ -1,4 +1,4 @@
-"""Finding and replacing parts of a `PrimFunc` by name: what every schedule primitive starts and ends with.
+"""Find and replace parts of a `PrimFunc` by name, as every schedule primitive does first and last.
 
 A *path* is the tuple of statements from the function's body down to the one that was asked for. Replacing copies only
 the path. Loops and statements inside a block's body belong to the block: primitives neither see nor move them.
@@ -21,12 +21,12 @@ Path = tuple[Stmt, ...]
 
 
 def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
-    """The error of a refused primitive, to be raised: says why and shows the loops."""
+    """An error for a refused primitive, which the caller raises; its message has the reason and the loops."""
     return ScheduleError(what, loops=outline(func), **details)  # type: ignore[arg-type]
 
 
 def refuse_external(func: PrimFunc, block: Block, what: str) -> None:
-    """Refuse to split or move a block that calls an external function."""
+    """Raise ScheduleError if a block that a primitive would split or move calls an external function."""
     result = externals_in(block)
     if result:
         why = f"block {block.name!r} is the call of {result[0].symbol!r}, which sees whole arrays"
@@ -34,7 +34,7 @@ def refuse_external(func: PrimFunc, block: Block, what: str) -> None:
 
 
 def refused(func: PrimFunc, what: str, error: Error) -> ScheduleError:
-    """The error of a primitive that is refused for what another error says."""
+    """An error for a primitive that is refused because of another error."""
     return refuse(func, f"{what}: {error.what}", expected=error.expected, got=error.got, hint=error.hint)
 
 
@@ -151,7 +151,8 @@ def outside_blocks(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def _outside(stmt: Stmt) -> tuple[Stmt, ...]:
-    """`outside_blocks` without the statement itself: most statements are what they were before a primitive."""
+    """The statements below `stmt` that are outside of blocks, cached, as most statements do not change by a
+    primitive."""
     try:
         return stmt.known_outside
     except AttributeError:

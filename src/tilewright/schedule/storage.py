@@ -169,7 +169,7 @@ def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> Prim
 
 
 def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, what: str) -> For:
-    """The innermost loop around a block and the readers of its buffer."""
+    """The innermost loop around a block and all readers of its buffer."""
     readers = {b.name for b in readers_of(func, target)} - {source.name}
     if not readers:
         raise refuse(func, f"{what}: no block reads it")
@@ -182,7 +182,7 @@ def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, w
 
 
 def _require_prefetch(func: PrimFunc, path: Path, source: Block, target: Buffer, loop: For, what: str) -> None:
-    """The block can be computed an iteration ahead."""
+    """Raise ScheduleError unless the block can be computed an iteration ahead."""
     name = loop.var.name
     if loop.kind != "serial":
         raise refuse(func, f"{what}: loop {name!r} is {loop.kind}, its iterations do not come one after another")
@@ -204,7 +204,7 @@ def _require_prefetch(func: PrimFunc, path: Path, source: Block, target: Buffer,
 
 
 class StoragePrimitives:
-    """How values lie in memory."""
+    """A class with the primitives on the storage of buffers, from which `Schedule` and `Stage` inherit."""
 
     __slots__ = ()
     double_buffer = double_buffer

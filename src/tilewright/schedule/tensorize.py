@@ -111,12 +111,12 @@ class Matching:
 
 
 def _tiles_of(extent: Expr, size: Expr) -> Expr:
-    """How many tiles of a size an iterator has."""
+    """The number of tiles of this size in an iterator's extent."""
     return const(1) if prove_equal(extent, size) else simplify(extent // size)
 
 
 def _check_whole(func: PrimFunc, block: Block, tiles: Mapping[Var, SplitIter], what: str) -> None:
-    """Refuse parts of a reduction: an intrinsic that starts it must end it."""
+    """Raise ScheduleError for a part of a reduction, if the intrinsic starts the reduction and so must complete it."""
     for it in block.iters:
         if it.kind == "reduce" and not is_const(_tiles_of(it.extent, tiles[it.var].size), 1):
             raise refuse(
@@ -125,7 +125,7 @@ def _check_whole(func: PrimFunc, block: Block, tiles: Mapping[Var, SplitIter], w
 
 
 def is_dense(region: Region) -> bool:
-    """True if the region's elements follow one another in memory."""
+    """Whether the elements of a region are contiguous in memory."""
     started = False
     for (_, extent), size in zip(region.ranges, region.buffer.shape, strict=True):
         if started and not prove_equal(extent, size):
@@ -139,8 +139,8 @@ Operand = tuple[Region, tuple[Expr, ...]]
 
 
 def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
-    """The operands of an intrinsic's function, for each parameter of its description. None where a region does not fit:
-    elements of the last described dimension follow one another, and all of them where `dense` asks for that."""
+    """The operand of an intrinsic's function for each parameter of its description. None if a region does not fit: its
+    last described dimension, or with `dense` the whole region, must be contiguous."""
     regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
     results: list[Operand] = []
     values: dict[Var, Expr] = {}
@@ -171,7 +171,7 @@ def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
 
 
 def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, SplitIter]:
-    """Each iterator as tile and point."""
+    """Each iterator of the block as tile and point."""
     result: dict[Var, SplitIter] = {}
     used: set[Var] = set()
     for it in block.iters:
@@ -223,7 +223,7 @@ def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, Split
 
 
 def _match(intrin: TensorIntrin, block: Block, tiles: Mapping[Var, SplitIter]) -> Iterator[Matching]:
-    """The ways in which the block, written by tiles, is the description."""
+    """All ways in which the block, in terms of tiles, matches the description."""
     described = intrin.block
     kinds = {it.var: (it.extent, it.kind) for it in described.iters}
     points = {t.point: (t.size, t.kind) for t in tiles.values() if t.point is not None}
@@ -250,7 +250,7 @@ def _match(intrin: TensorIntrin, block: Block, tiles: Mapping[Var, SplitIter]) -
 
 
 def _same_extents(pairs: Iterable[tuple[tuple[Expr, str], tuple[Expr, str]]]) -> bool:
-    """Whether iterators have the extents that are described, each symbol one everywhere, and kinds."""
+    """Whether iterators have the kinds and extents of the description, with one value for each symbol."""
     values: dict[Expr, Expr] = {}
     return all(
         kind == mine and prove_equal(values.setdefault(extent, size) if isinstance(extent, Var) else extent, size)
@@ -262,7 +262,7 @@ Match = tuple[dict[Buffer, Buffer], dict[Buffer, tuple[Expr, ...]]]
 
 
 class _Matcher:
-    """Unifies expressions for a given correspondence of iterators."""
+    """Unifies expressions under a fixed correspondence of iterators."""
 
     def __init__(self, points: Mapping[Var, Var]) -> None:
         self.points = points
@@ -271,7 +271,7 @@ class _Matcher:
     def all(
         self, goals: list[tuple[Expr, Expr]], buffers: dict[Buffer, Buffer], indices: dict[Buffer, tuple[Expr, ...]]
     ) -> Iterator[Match]:
-        """The ways in which every pattern of `goals` is its expression."""
+        """All ways in which every pattern of `goals` matches its expression."""
         if not goals:
             yield buffers, indices
             return
@@ -297,7 +297,7 @@ class _Matcher:
     def same_access(
         self, pattern: Load, e: Load, buffers: Mapping[Buffer, Buffer], indices: Mapping[Buffer, tuple[Expr, ...]]
     ) -> bool:
-        """True if `e` reads, at each point of the tile, the described element of one region."""
+        """Whether `e` reads, at each point of the tile, the described element of one region."""
         if e.dtype is not pattern.dtype or buffers.get(pattern.buffer, e.buffer) != e.buffer:
             return False
         if indices.get(pattern.buffer, e.indices) != e.indices:

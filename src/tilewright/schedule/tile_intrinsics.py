@@ -1,7 +1,7 @@
-"""Intrinsics of registers that hold matrices: clear one, multiply two and add to a third, store one.
+"""Intrinsics of matrix registers: clear one, multiply two and add to a third, store one.
 
-Sums live in a buffer of scope "tiles"; each matrix of its last two dimensions is a register. Its numbers are known when
-code is made, so loops over matrices are unrolled.
+Sums live in a buffer of scope "tiles"; each matrix of its last two dimensions is a register. Register numbers must be
+constants, so loops over matrices are unrolled.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ STORE = {t: register(_store(t)) for t in (i32, f32)}
 
 
 def product_of(dot: Dot) -> PrimFunc:
-    """The computation of an instruction of several rows (`Dot`)."""
+    """The description of a matrix instruction (a `Dot` with several rows)."""
     kind = f32 if dot.a.is_float else i32
     c, at = _matrix("C", kind)
     i, j = at

@@ -99,7 +99,7 @@ class Trace:
         return Trace(tuple(changed))
 
     def simplified(self) -> Trace:
-        """This trace without look-ups whose results nothing uses."""
+        """This trace without look-ups whose results are unused."""
         used: set[Ref] = set()
         retained: list[Instruction] = []
         for i in reversed(self.instructions):
@@ -120,7 +120,7 @@ class Trace:
 
 
 LOOKUPS = frozenset({"block", "loop", "loops"})
-"""Primitives that only name what is there."""
+"""Primitives that only look up existing blocks and loops."""
 
 
 def _refs(values: Iterable[Value]) -> Iterator[Ref]:

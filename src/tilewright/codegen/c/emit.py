@@ -54,12 +54,12 @@ def emit_c(func: PrimFunc, *, openmp: bool = False) -> str:
 
 
 def _is_call(s: Intrinsic) -> bool:
-    """Whether C calls a function for it: an external one, or an intrinsic's own."""
+    """Whether a statement becomes a call of a C function: an external one, or that of an intrinsic."""
     return find_external(s.name) is not None or _intrinsic_of(s) is not None
 
 
 def _intrinsic_of(s: Intrinsic) -> tuple[TensorIntrin, list[Operand]] | None:
-    """The intrinsic with C text that a statement calls, and what its function takes."""
+    """(intrinsic with C text, its function's operands) of a statement that calls one; None for other statements."""
     intrin = find_intrinsic(s.name) if is_known(s.name) else None
     result = operands(intrin, s) if intrin is not None and intrin.c is not None else None
     return (intrin, result) if intrin is not None and result is not None else None
@@ -103,7 +103,7 @@ class Emitter:
         return "\n\n".join(parts) + "\n"
 
     def workspaces(self) -> list[str]:
-        """The sizes of the memory that a caller has to pass."""
+        """Comment lines with the sizes of the workspaces that a caller has to pass."""
         sizes = [
             f"// {self.names[b]}: a workspace of {simplify(b.size * b.dtype.itemsize)} bytes"
             for b in self.func.workspaces
@@ -130,7 +130,7 @@ class Emitter:
         return "\n".join(f"#include <{header}>" for header in sorted(self.exprs.headers))
 
     def all_helpers(self) -> list[str]:
-        """The helpers that are called, those they need before them."""
+        """The helper functions that the text calls, each after those that it calls itself."""
         order: dict[str, None] = {}
 
         def add(name: str) -> None:
@@ -193,7 +193,7 @@ class Emitter:
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
 
     def call(self, s: Intrinsic, level: int) -> None:
-        """A call of an external function, which is declared before the text."""
+        """Write a call of an external function; its declaration goes before the text."""
         external = find_external(s.name)
         assert external is not None
         places = [f"&{self.exprs.element(r.buffer, tuple(x for x, _ in r.ranges))}" for r in (*s.inputs, *s.outputs)]
@@ -206,7 +206,7 @@ class Emitter:
         self.line(f"{external.linked}({', '.join([*places, *sizes])});", level)
 
     def call_intrinsic(self, s: Intrinsic, level: int) -> None:
-        """A call of an intrinsic's function, whose text stands before."""
+        """Write a call of an intrinsic's function; the function's text goes before."""
         result = _intrinsic_of(s)
         assert result is not None
         intrin, regions = result
@@ -259,7 +259,7 @@ class Emitter:
         return "simd" if s.kind == "vectorized" and lanes else None
 
     def compute_first(self, e: Expr, level: int) -> None:
-        """Name what a long expression would repeat."""
+        """Write a variable for each part of a long expression that would otherwise be repeated."""
         for part in computed_first(e):
             text = self.exprs.text(part)
             self.parts += 1

@@ -38,7 +38,7 @@ _ARITHMETIC = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT)}
 
 
 class ExprEmitter:
-    """Texts of expressions. Notes the identifiers, helpers, headers and functions from outside that they use."""
+    """Texts of expressions. Collects the identifiers, helpers, headers and external functions that the texts use."""
 
     def __init__(self, names: Mapping[Var | Buffer, str], extents: dict[Var, Expr]) -> None:
         self.names = names
@@ -83,7 +83,7 @@ class ExprEmitter:
         return entry
 
     def call(self, helper: str, *args: str) -> Text:
-        """A call of one of our helper functions."""
+        """A call of a helper function (`helpers.py`)."""
         self.helpers[helper] = None
         return f"{helper}({', '.join(args)})", ATOM
 
@@ -145,7 +145,7 @@ class ExprEmitter:
         return f"{symbol}({', '.join([self.text(a) for a in e.args])})"
 
     def _lookup(self, index: Expr, table: list[Expr]) -> str:
-        """An element of an array literal; an index that may be outside is moved to the nearest end."""
+        """An element of an array literal; an index out of bounds is clamped."""
         if table[0].dtype is boolean:
             self.headers.add("stdbool.h")
         last = len(table) - 1
@@ -194,7 +194,7 @@ class ExprEmitter:
         return f"{self._operand(a)} {_COMPARISONS[e.name]} {self._operand(b)}", level
 
     def _operand(self, e: Expr) -> str:
-        """An operand of a comparison; what C calls true is any number but 0, so flags are made bool."""
+        """The text of a comparison's operand. C counts every nonzero number as true, so flags are converted to bool."""
         text = self.text(e, COMPARE + 1)
         return f"(bool){text}" if isinstance(e, Op) and e.name in ("isnan", "isinf") else text
 
@@ -246,7 +246,7 @@ class ExprEmitter:
     # Integers
 
     def is_index(self, e: Expr) -> bool:
-        """Is it arithmetic on loop variables and symbols alone? That never overflows."""
+        """Whether an expression is arithmetic on loop variables and symbols alone, which never overflows."""
         known = self._index.get(e)
         if known is None:
             known = self._index[e] = e.dtype is i64 and not any(

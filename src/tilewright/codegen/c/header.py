@@ -30,9 +30,9 @@ def header(
         kernel: the function; its last parameters may be workspaces.
         symbols: the sizes that it takes, in order.
         written: the buffers that it writes.
-        shared: it has parallel loops, so that several threads can call it together.
+        shared: whether it has parallel loops, so that several threads can call it together.
         cpu: the processor that its code is for, in words.
-        needs: conditions on sizes, with whose numbers the last buffer says which does not hold.
+        needs: conditions on sizes; the function stores the number of one that does not hold in its last buffer.
     """
     scratch = kernel.workspaces
     buffers = kernel.params[: len(kernel.params) - len(scratch)]

@@ -16,14 +16,14 @@ RESERVED = MATH_NAMES.union(
     "bool true false NAN INFINITY main malloc free abort memcpy memmove memset size_t ldexp frexp signbit sched_yield "
     "y0 y1 yn j0 j1 jn allocate".split(" "),
 )
-"""Names that are not given to anything of a program: C's words, and functions that emitted code may call."""
+"""Names that no identifier of a program gets: C's keywords, and functions that emitted code may call."""
 
 _HELPER = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
-"""The functions of ours that emitted text may call: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
+"""The pattern of names of helper functions: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
 
 
 class Identifiers:
-    """Gives out identifiers; `used_names` are those that are gone."""
+    """Assigns unique identifiers; `used_names` are the reserved and assigned ones."""
 
     def __init__(self, used_names: Iterable[str] = RESERVED) -> None:
         self.used_names = set(used_names)

@@ -1,1 +1,1 @@
-"""CUDA C++ of loops that hardware indices run through."""
+"""CUDA C++ for loops that are bound to hardware indices."""

@@ -5,11 +5,11 @@
         C[i * 64 + j] = ... } }                         const int64_t j = threadIdx.x;
                                                         C[i * 64 + j] = ...; }
 
-A loop of index threadIdx says which threads do its iterations; several such loops in a block, one after another or
-inside of each other, are steps of the same threads. What stands between them every thread does, and `__syncthreads`
-stands where the loops have a barrier (`transform/loops/barriers.py`). Local buffers are each thread's own (`private`),
-shared ones are the block's, those of a warp too, with a part for each. The loops that the interpreter runs one after
-another are thus the meaning of the text.
+A loop bound to threadIdx distributes its iterations to threads; several such loops in a block, nested or in sequence,
+are steps of the same threads. Statements between them run in every thread, and barriers of the loops
+(`transform/loops/barriers.py`) become `__syncthreads`. Local buffers are private to a thread (`private`), shared ones
+belong to the block, and those of scope "warp" have a part of shared memory for each warp. The interpreter, which runs
+the loops sequentially, so defines the meaning of the text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
 SHARED_BYTES = 48 * 1024
-"""Bytes of shared memory that a block may have without asking for more."""
+"""The bytes of shared memory that a block may use without an attribute."""
 WARP = 32
 """Threads of a warp."""
 
@@ -38,8 +38,8 @@ WARP = 32
 def emit_cuda(func: PrimFunc) -> str:
     """The CUDA text of a flat function: its kernels, and `<name>_launch`, which calls them on a stream.
 
-    Raises CompileError for what no kernel can be: nests without hardware indices, extents of threads that vary, local
-    buffers that threads would share, barriers where not all threads come.
+    Raises CompileError for nests without hardware indices, varying thread extents, local buffers that threads would
+    share, and barriers that not all threads reach.
     """
     body = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) else None)
     body = keep_own_elements(body)
@@ -58,7 +58,8 @@ def emit_cuda(func: PrimFunc) -> str:
 
 
 class _Kernel(Emitter):
-    """One kernel. `bound` has how many threads of each direction come here, where it is not all of the block's."""
+    """Emits one kernel. `bound` has, for each direction, the number of threads that reach this point, if it is less
+    than the block's."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(func)
@@ -101,7 +102,7 @@ class _Kernel(Emitter):
                 super().statement(s, level)
 
     def index(self, s: For, level: int) -> None:
-        """A loop that a hardware index runs through."""
+        """Emit a loop that is bound to a hardware index."""
         assert s.thread is not None
         self.extents[s.var] = s.extent
         if not of_threads(s):
@@ -156,7 +157,7 @@ class _Kernel(Emitter):
         self.statement(s.body, level)
 
     def share(self, buffer: Buffer, size: int, level: int) -> None:
-        """Memory of the block; of one that warps have in common a part for each row of threads."""
+        """Emit a buffer in the shared memory of the block; one of scope "warp" gets a part for each row of threads."""
         kind, name = self.memory_type(buffer), self.declare(buffer)
         rows = 1
         if buffer.scope == "warp":

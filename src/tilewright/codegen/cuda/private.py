@@ -1,4 +1,4 @@
-"""Arrays of threads: of a local buffer with an element for each thread, a thread keeps its own.
+"""Split local buffers by threads: if a local buffer has elements for each thread, a thread keeps only its own.
 
 alloc t: f32[16, 16] in local                                      alloc t: f32[] in local
 for i in 0..16 thread(threadIdx.y) {                               for i in 0..16 thread(threadIdx.y) {
@@ -16,24 +16,24 @@ from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_stmt, variables
 from tilewright.support.errors import CompileError
 
 MAX_THREADS = 1024
-"""Threads of a block."""
+"""The largest number of threads in a block."""
 
 Bound = Mapping[Var, str]
-"""Loop variables to the indices of threads that run through them."""
+"""For loop variables the thread indices that they are bound to."""
 
 
 def of_threads(s: Stmt) -> bool:
-    """Whether a statement is a loop that the threads of a block run through."""
+    """Whether a statement is a loop that is bound to a thread index."""
     return isinstance(s, For) and s.thread is not None and s.thread.startswith("threadIdx")
 
 
 def has_threads(s: Stmt) -> bool:
-    """Whether a hardware index runs through a loop of a statement."""
+    """Whether a statement contains a loop that is bound to a hardware index."""
     return any(isinstance(x, For) and x.thread is not None and x.thread != "vthread" for x in walk(s))
 
 
 def extents_of_threads(func: PrimFunc) -> dict[str, int]:
-    """How many threads a block has in each direction."""
+    """The number of threads of a block in each direction."""
     result: dict[str, int] = {}
     for s in walk(func.body):
         if of_threads(s):
@@ -53,8 +53,8 @@ def extents_of_threads(func: PrimFunc) -> dict[str, int]:
 
 
 def keep_own_elements(s: Stmt) -> Stmt:
-    """Every local buffer outside of the threads' loops without the dimensions that the threads are. Raises CompileError
-    for one whose elements do not belong to single threads."""
+    """Remove from each local buffer outside of thread loops the dimensions that thread indices index. Raises
+    CompileError for one whose elements do not belong to single threads."""
     if isinstance(s, Allocate) and s.buffer.scope == "local" and any(map(of_threads, walk(s.body))):
         body = keep_own_elements(s.body)
         dropped = _thread_dimensions(s.buffer, body)
@@ -65,7 +65,7 @@ def keep_own_elements(s: Stmt) -> Stmt:
 
 
 def _thread_dimensions(buffer: Buffer, body: Stmt) -> frozenset[int]:
-    """The dimensions of a buffer that each access indexes by the index of the thread that makes it."""
+    """The dimensions of a buffer that every access indexes by the index of the accessing thread."""
     members: set[frozenset[tuple[int, str]]] = set()
     for indices, bound in _accesses(body, buffer, {}):
         dims = [(d, bound[i]) for d, i in enumerate(indices) if isinstance(i, Var) and i in bound]
@@ -86,7 +86,7 @@ def _thread_dimensions(buffer: Buffer, body: Stmt) -> frozenset[int]:
 
 
 def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Expr, ...], Bound]]:
-    """The indices of each access, and what the threads' loops around it bind."""
+    """(indices, thread indices that enclosing loops bind) of each access."""
     if isinstance(s, Store) and s.buffer == buffer:
         yield s.indices, bound
     if isinstance(s, Intrinsic):
@@ -104,8 +104,8 @@ WARP, QUAD = 32, 4
 
 
 def _of_lane(r: Region, bound: Bound) -> tuple[Expr, ...]:
-    """The indices of a region; where it is of all lanes of a warp, or of the four beside one, each of which has its own
-    element, the lane's."""
+    """The indices of a region. If it covers all lanes of a warp, or groups of four, each with its own element, the
+    index is the lane's."""
     starts = tuple(start for start, _ in r.ranges)
     lane = next((v for v, thread in bound.items() if thread == "threadIdx.x"), None)
     if lane is None or lane in starts:
@@ -119,7 +119,7 @@ def _of_lane(r: Region, bound: Bound) -> tuple[Expr, ...]:
 
 
 def _moved(body: Stmt, old: Buffer, new: Buffer, dims: list[int]) -> Stmt:
-    """Accesses to the smaller buffer."""
+    """The body with accesses to the smaller buffer."""
     own = frozenset(dims)
 
     def on_expr(e: Expr) -> Expr | None:

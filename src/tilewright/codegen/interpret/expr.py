@@ -14,22 +14,23 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.rewrite import variables
 
 WRITTEN_OUT = 1000
-"""Operations from which on it is looked whether parts of an expression are computed several times."""
+"""The number of operations from which on common subexpressions are searched for."""
 
 
 Terms = dict[Var | None, int]
-"""A linear expression: the factors of variables, and the constant, which is that of None."""
+"""A linear expression: the factor of each variable, and the constant under None."""
 
 
 class Shared:
-    """Parts of an expression that stand in several places, and which of its evaluations is under way."""
+    """The memoised subexpressions of an expression, and the number of the current evaluation."""
 
     def __init__(self, parts: set[Expr]) -> None:
         self.parts = parts
         self.turn = 0
 
     def memoised(self, compute: Thunk) -> Thunk:
-        """A closure that computes a part once a turn, and gives the same value again until the next turn."""
+        """A closure that computes a subexpression once per evaluation, and then returns the same value until the next
+        one."""
         turn, value = -1, None
 
         def get() -> Any:
@@ -42,7 +43,7 @@ class Shared:
 
 
 def _standing_twice(e: Expr) -> set[Expr]:
-    """The operations that stand in several places of an expression."""
+    """The operations that occur at several places of an expression."""
     seen: set[Expr] = set()
     twice: set[Expr] = set()
     left = [e]
@@ -59,9 +60,9 @@ def _standing_twice(e: Expr) -> set[Expr]:
 class Scope:
     """The scope of a function: its variables and buffers, and the closures of expressions so far.
 
-    `cells` hold the variables' values, `fixed` are those that stay as they are (symbols), `loops` have the extents of
-    loop variables and block iterators, `ends` the most that each of them is everywhere, where that is known, `memory`
-    the buffers' elements. `where` is what errors name.
+    `cells` hold the values of variables, `fixed` names those that never change (symbols), `loops` has the extents of
+    loop variables and block iterators, `ends` their largest values if known, `memory` the elements of buffers. `where`
+    is the place that errors name.
     """
 
     def __init__(self, where: str, values: Mapping[Var, int]) -> None:
@@ -90,14 +91,15 @@ class Scope:
         return done
 
     def _written_out(self, e: Expr) -> int:
-        """How many operations an expression has where each part is computed wherever it stands."""
+        """The number of operations of an expression without sharing of subexpressions."""
         size = self.sizes.get(e)
         if size is None:
             size = self.sizes[e] = 1 + sum(map(self._written_out, e.children))
         return size
 
     def _once(self, e: Expr) -> Thunk:
-        """A closure of an expression whose parts stand in several places: each is computed once, if it is asked for."""
+        """A closure of an expression with common subexpressions, each of which is computed at most once, when it is
+        needed."""
         inner = copy(self)
         inner.exprs, shared = {}, Shared(_standing_twice(e))
         inner.shared = shared
@@ -163,7 +165,8 @@ class Scope:
         return lambda: f(first(), second(), third())
 
     def _affine(self, e: Expr) -> Thunk | None:
-        """Sums of loop variables with constant factors, the usual indices, in one closure."""
+        """One closure for a sum of loop variables with constant factors, as indices usually are; None for other
+        expressions."""
         if e.dtype is not i64 or not isinstance(e, Op):
             return None
         terms = self._terms(e)
@@ -190,7 +193,7 @@ class Scope:
         return cells, terms.get(None, 0)
 
     def _inside(self, terms: Terms, extent: int) -> bool:
-        """Whether a linear expression is at least 0 and below an extent whatever the loop variables are."""
+        """Whether a linear expression is in 0..extent for all values of the loop variables."""
         low = high = terms.get(None, 0)
         for v, factor in terms.items():
             if v is None:
@@ -202,8 +205,8 @@ class Scope:
         return low >= 0 and high < extent
 
     def flat(self, buffer: Buffer, indices: Sequence[Expr]) -> Terms | None:
-        """The position in a buffer as one linear expression, where each index is known to be inside its extent: no
-        index has to be checked then. None: it is not."""
+        """The position in a buffer as one linear expression, if each index is known to be inside its extent, so that
+        none has to be checked; else None."""
         memory = self.memory.get(buffer)
         if memory is None or not self.is_fixed(buffer) or len(memory.shape) != len(indices):
             return None
@@ -216,8 +219,8 @@ class Scope:
         return flat
 
     def _terms(self, e: Expr) -> Terms | None:
-        """Factors of loop variables and symbols in a linear expression (of None: the constant), else None. Variables
-        of `let` are left out, since what was loaded may overflow."""
+        """The terms of an expression that is linear in loop variables and symbols; None for others. `let` variables do
+        not count, since loaded values may overflow."""
         match e:
             case Const(value) if abs(value) < 1 << 31:
                 return {None: value}

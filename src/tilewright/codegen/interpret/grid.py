@@ -1,11 +1,11 @@
-"""The grid interpreter runs loops that hardware indices run through, for all threads of some blocks at once.
+"""The grid interpreter: runs loops that are bound to hardware indices, for all threads of some blocks at once.
 
-Each nest with such loops is a kernel: a grid of blocks of threads, which all run the whole nest. A loop of threadIdx
-says which of them do its iterations, a barrier lets those of a block wait for each other. Threads are lanes of arrays,
-which take every step together; that no other order could give another result is what `races` finds out: two threads
-that touch an element with no barrier between, one of them writing, are an error, as is a barrier that only some threads
-of a block come to. So a run that ends without an error says what every order of threads gives. Nothing waits, so
-nothing can wait for ever.
+Each nest with such loops is a kernel: a grid of blocks of threads, which all run the whole nest. A loop bound to
+threadIdx distributes its iterations to threads, and a barrier synchronises those of a block. Threads are lanes of
+arrays, which take every step together. `races` checks that no other order can give another result: two accesses of
+different threads to an element with no barrier between, one of them a write, are an error, and so is a barrier that
+only some threads of a block reach. So a run without an error gives the result of every order of threads, and it cannot
+deadlock.
 
 It takes flat loops (`transform/loops`), is as strict as `interpret`, and gives the same results, up to the rounding of
 functions.
@@ -33,10 +33,10 @@ from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError
 
 LANES_AT_ONCE = 1 << 13
-"""Threads that take a step together; a grid of more is done some blocks after others."""
+"""The number of threads that take a step together; a larger grid is run some blocks at a time."""
 
 Run = Callable[[Mask], None]
-"""A statement, for the threads of a mask. At least one thread comes."""
+"""A closure that runs a statement for the threads of a mask, of which there is at least one."""
 
 
 def interpret_grid(
@@ -65,7 +65,7 @@ def interpret_grid(
 
 
 def _bound(func: PrimFunc, arrays: Sequence[Array | None], values: Mapping[Var, int]) -> dict[Buffer, LaneMemory]:
-    """The memory of the parameters."""
+    """The memory of each parameter."""
     result: dict[Buffer, LaneMemory] = {}
     known: list[tuple[Array, LaneMemory]] = []
     sizes = _scope_of(func, values, 1)
@@ -97,7 +97,7 @@ def _scope_of(func: PrimFunc, values: Mapping[Var, int], count: int) -> LaneScop
 
 
 class _Kernel:
-    """One kernel: its grid and block, and what all of its blocks have in common."""
+    """One kernel: its grid and block, and the data that all of its blocks share."""
 
     def __init__(self, func: PrimFunc, values: Mapping[Var, int], memory: dict[Buffer, LaneMemory]) -> None:
         self.func = func
@@ -138,12 +138,13 @@ class _Kernel:
             memory.detector = None  # kernels wait for each other
 
     def watch(self, memory: LaneMemory, meetings: Meetings) -> None:
-        """Look for races on the elements of a buffer."""
+        """Detect races on the elements of a buffer."""
         size = memory.count * memory.size
         memory.detector = Detector(size, meetings, memory.element, self.name, self.statements)
 
     def name(self, who: int) -> str:
-        """A thread (or a whole warp, which come after all threads, or a copy, after twice as many) by its indices."""
+        """The name of a thread by its indices. Numbers after those of threads are whole warps, then asynchronous
+        copies."""
         total = self.threads * self.blocks
         what, thread = ("thread", who) if who < total else ("the warp of thread", (who - total) * WARP)
         if who >= 2 * total:
@@ -210,7 +211,7 @@ class _Blocks:
         self.scope.begin(len(self.kernel.statements) - 1)
 
     def hardware(self, s: For) -> Run:
-        """A loop that a hardware index runs through: each thread does its own iteration, if there is one."""
+        """A closure for a loop bound to a hardware index: each thread runs its own iteration, if there is one."""
         assert s.thread is not None
         index = self.index[s.thread]
         self.scope.cells[s.var] = [index]
@@ -283,7 +284,7 @@ class _Blocks:
         return run
 
     def memory_of(self, s: Allocate) -> LaneMemory:
-        """Memory of a buffer, for each group of threads that has its own."""
+        """The memory of a buffer, with a copy for each group of threads that has its own."""
         buffer = s.buffer
         if buffer.scope not in ("shared", "warp", "tiles"):
             exchanged = any(isinstance(x, Intrinsic) and buffer in buffers_in(x) for x in walk(s.body))
@@ -296,8 +297,8 @@ class _Blocks:
         return LaneMemory(buffer, (self.who - self.who[0]) // unit, -(-len(self.who) // unit))
 
     def array(self, buffer: Buffer) -> LaneMemory:
-        """One array, in which threads have their elements where it is outside of loops of theirs: an instruction may
-        give them to the other lanes of a warp."""
+        """The memory of a buffer outside of thread loops, as one array with the elements of all threads, since warp
+        instructions exchange elements between lanes."""
         group, count = (self.who - self.who[0]) // self.kernel.threads, self.count
         for t in self.inside:
             extent = self.kernel.block["xyz".index(t[-1])]
@@ -330,8 +331,8 @@ class _Blocks:
         return run
 
     def intrinsic(self, s: Intrinsic) -> Run:
-        """An instruction of a thread, which may be one of the lanes that exchange their own elements; with registers
-        that hold matrices one of a whole warp, as a tile operation."""
+        """A closure for an intrinsic: of single threads, of lanes that exchange elements, or of a whole warp with
+        matrix registers."""
         if not is_known(s.name):
             raise InterpretError("no intrinsic of this name is registered", where=f"intrinsic {s.name!r}")
         if is_async(s.name):
@@ -359,8 +360,8 @@ class _Blocks:
         return run
 
     def copied(self, body: Run) -> Run:
-        """An asynchronous copy, which is none of the thread's own steps: up to the barrier of the block that waits for
-        it, it races even with the thread that began it."""
+        """A closure for an asynchronous copy: until the block's barrier that waits for it, it races even with the
+        thread that started it."""
         first = 2 * self.kernel.threads * self.kernel.blocks
 
         def run(mask: Mask) -> None:

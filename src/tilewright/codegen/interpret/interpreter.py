@@ -1,4 +1,4 @@
-"""The interpreter: what a loop program means, and the oracle for the native backends.
+"""The interpreter: it defines the meaning of loop programs, and is the oracle for the native backends.
 
 It takes functions as scheduled (with blocks) and as lowered (flat loops), turns the tree into Python closures once and
 runs them. It is strict where native code is fast: an index outside its buffer or a block iterator outside its extent is
@@ -56,8 +56,8 @@ def interpret(
         arrays: one array for each parameter, in order or by name, of its dtype and shape. Trailing workspace
             parameters (`func.workspaces`) may be left out.
         symbols: values of symbols that the shapes do not determine.
-        intrinsics: what intrinsics by name do, called with the outputs' regions, then the inputs', as arrays; for
-            others their descriptions are run.
+        intrinsics: functions that replace intrinsics, by name, called with the regions of outputs, then of inputs, as
+            arrays; for others their descriptions are run.
 
     Raises CallError if the arrays do not fit, InterpretError if the program is wrong.
     """
@@ -123,7 +123,7 @@ def bind_symbols(func: PrimFunc, arrays: list[Array | None], sizes: Mapping[str,
 
 
 def _solve(extent: Expr, size: int) -> tuple[Var, int] | None:
-    """The symbol in `symbol * constant` or `symbol + constant`."""
+    """(symbol, its value) of an extent `symbol * constant` or `symbol + constant`; None for others."""
     match extent:
         case Op("mul", (Var() as v, Const(factor))) if factor and size % factor == 0:
             return v, size // factor
@@ -146,8 +146,7 @@ class _Machine:
         self.scope.ends = self._ends()
 
     def _ends(self) -> dict[Var, int]:
-        """The most that each variable of loops and blocks is anywhere, of those whose extents are known before it
-        runs."""
+        """The largest value of each variable of loops and blocks whose extent is known before the run."""
         ends: dict[Var, int] = {}
         unknown: set[Var] = set()
         for s in walk(self.func.body):
@@ -161,7 +160,8 @@ class _Machine:
         return {var: end for var, end in ends.items() if var not in unknown}
 
     def bind(self, arrays: list[Array | None]) -> list[tuple[Array, Memory]]:
-        """Give parameters and buffers their memory; returns what to write back at the end."""
+        """Give parameters and buffers their memory; returns the arrays to write back at the end, each with its
+        memory."""
         stored = {s.buffer for s in walk(self.func.body) if isinstance(s, Store)}
         stored |= {r.buffer for s in walk(self.func.body) if isinstance(s, Intrinsic) for r in s.outputs}
         shared: list[tuple[Array, Memory]] = []

@@ -1,7 +1,7 @@
 """The grid interpreter's expressions and memory: closures that give a value for each thread at once.
 
-A closure takes a mask, the threads that come there (None: all of them), and looks at no element for others. What is the
-same for all threads stays a single value.
+A closure takes a mask of active threads (None: all) and reads no elements for others. A value that is equal for all
+threads stays a single one.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 
 Mask = Array | None
 Lanes = Callable[[Mask], Value]
-"""An expression's value for the threads of a mask."""
+"""A closure from a mask to an expression's value for the threads of the mask."""
 
 
 class LaneMemory:
-    """A buffer's elements: one after another for each group of threads that has its own.
+    """The elements of a buffer, with a copy for each group of threads that has its own.
 
     Args:
         buffer: the buffer.
-        groups: for each thread which group it belongs to; None: all threads have one.
-        count: how many groups there are.
+        groups: for each thread the number of its group; None: all threads share one copy.
+        count: the number of groups.
     """
 
     __slots__ = ("base", "buffer", "count", "data", "detector", "groups", "shape", "size")
@@ -47,7 +47,7 @@ class LaneMemory:
         self.detector: Detector | None = None
 
     def reshape(self, shape: tuple[int, ...]) -> bool:
-        """Take this shape, with new content; whether it is another one."""
+        """Set the shape and reset the content; returns whether the shape has changed."""
         changed = shape != self.shape or not self.size
         self.shape = shape
         self.size = int(np.prod(shape, dtype=np.int64))
@@ -56,7 +56,7 @@ class LaneMemory:
         return changed
 
     def element(self, place: int) -> str:
-        """The element at a flat position, by name."""
+        """The name of the element at a flat position."""
         at = np.unravel_index(place % max(1, self.size), self.shape) if self.shape else ()
         return f"{self.buffer.name}[{', '.join(str(int(i)) for i in at)}]"
 
@@ -66,9 +66,9 @@ class LaneMemory:
 
 
 class LaneScope:
-    """The names that are known inside a kernel: `cells` hold the variables' values, `memory` the buffers; `who` are the
-    numbers of the threads, as detectors of races know them, and `statement` is that of the expressions which closures
-    are made of. `together`: an instruction gives lanes what others have in registers, which is no race."""
+    """The scope of a kernel: `cells` hold the values of variables, `memory` the buffers; `who` are the numbers of the
+    threads for race detection, and `statement` is the number of the statement whose expressions are compiled.
+    `together`: lanes exchange registers by an instruction, which is no race."""
 
     def __init__(self, where: str, count: int) -> None:
         self.where = where
@@ -81,7 +81,7 @@ class LaneScope:
         self.exprs: dict[Expr, Lanes] = {}
 
     def begin(self, statement: int) -> None:
-        """Expressions are now those of this statement."""
+        """Set the number of the statement whose expressions are compiled next."""
         self.statement = statement
         self.exprs.clear()
 
@@ -176,7 +176,7 @@ class LaneScope:
         return load
 
     def watch(self, told: Callable[[Array, Array, int], None], at: Value, mask: Mask, statement: int) -> None:
-        """Tell a detector which threads touch which elements."""
+        """Report to a race detector which threads access which elements."""
         where = at if type(at) is np.ndarray else np.full(self.count, at)
         if mask is None:
             told(where, self.who, statement)
@@ -203,7 +203,7 @@ class LaneScope:
 
 
 def _of_outside(f: Callable[..., Any], result: DType, *args: Value) -> Value:
-    """The results of a function of C for values of either form."""
+    """The results of an external C function for values of either form."""
     if any(type(a) is np.ndarray for a in args):
         return by_element(f, result, *args)
     return value_of(result)(f(*args))

@@ -1,4 +1,4 @@
-"""The interpreter's memory: elements in lists, every index checked, what was not written poisoned."""
+"""The interpreter's memory: elements in lists, with every index checked, and unwritten elements poisoned."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Memory:
         return np.array(self.data, wide).astype(kind.numpy, copy=False).reshape(shape)
 
     def fill(self, shape: tuple[int, ...]) -> None:
-        """Replace the content by elements that were not written yet, for a buffer of this shape."""
+        """Reset the content to unwritten elements, for a buffer of this shape."""
         self.shape = shape
         self.data[:] = [poison(self.buffer.dtype)] * max(0, math.prod(shape))
 
@@ -85,8 +85,8 @@ def same_place(a: Array, b: Array) -> bool:
 
 
 def position_in(memory: Memory, index: list[Thunk]) -> Thunk:
-    """A function that computes the flat position of an index in a buffer of fixed shape. Each rank has a closure of its
-    own, as the interpreter spends its time here."""
+    """A closure that computes the flat position of an index in a buffer of fixed shape. Each rank has a separate
+    closure, for speed."""
     shape = memory.shape
     match index:
         case [i0]:

@@ -1,7 +1,7 @@
-"""Races: which threads have touched which element since their last barrier, and whether another one may.
+"""Race detection: which threads have accessed which element since their last barrier, and whether another thread may.
 
 Two threads race on an element if one of them writes it and no barrier of both is between. Threads of different blocks
-never meet at one, so what a block writes no other block of the kernel may touch.
+share no barrier, so no other block of the kernel may access an element that a block writes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from tilewright.codegen.interpret.memory import Array, InterpretError
 from tilewright.support.classes import dataclass
 
 NO_THREAD = -1
-"""No thread."""
+"""The number that stands for no thread."""
 
 
 class Meetings:
-    """How often groups of threads have met at barriers: units of so many threads in order, of a block or a warp.
-    `pending`: barriers that a copy may be under way for, beside the one that it is begun before."""
+    """The number of barriers that each unit of threads (a block or a warp) has passed. `pending`: the number of further
+    barriers during which a copy may still run."""
 
     __slots__ = ("count", "pending", "threads", "unit")
 
@@ -30,16 +30,16 @@ class Meetings:
         self.count: Array = np.zeros(max(1, threads // unit), np.int64)
 
     def of(self, who: Array) -> Array:
-        """The units of threads. A number after the last thread's is a whole warp, one after twice as many a copy that
-        a thread has begun."""
+        """The unit of each number in `who`. Numbers after those of threads are whole warps, then copies that threads
+        have started."""
         first = np.where(who < self.threads, who, (who - self.threads) * WARP)
         first = np.where(who < 2 * self.threads, first, who - 2 * self.threads)
         units: Array = first // self.unit
         return units
 
     def until(self, who: Array, now: Array) -> Array:
-        """The intervals in which an access that begins in interval `now` may end: a copy may last longer than a
-        thread's."""
+        """The last interval between barriers in which an access that begins in interval `now` may still run: copies may
+        take several."""
         return np.where(who >= 2 * self.threads, now + self.pending, now) if self.pending else now
 
 
@@ -49,7 +49,7 @@ WARP = 32
 
 @dataclass(slots=True)
 class _Seen:
-    """For each element a thread, in which interval between barriers it came, and by which statement."""
+    """For each element the last accessing thread, the interval between barriers, and the statement."""
 
     who: Array
     when: Array
@@ -70,10 +70,10 @@ class Detector:
     """Watches the elements of one buffer.
 
     Args:
-        size: how many elements there are.
-        meetings: of the groups that share it.
-        name: says which element it is: "S[3, 4]".
-        thread: says which thread it is.
+        size: the number of elements.
+        meetings: the barriers of the groups of threads that share the buffer.
+        name: returns the name of an element, "S[3, 4]".
+        thread: returns the name of a thread.
         statements: the texts of statements by their numbers.
     """
 
@@ -90,7 +90,7 @@ class Detector:
         self.written, self.read, self.also_read = _seen(size), _seen(size), _seen(size)
 
     def reads(self, at: Array, who: Array, what: int) -> None:
-        """Threads read elements, one each. Raises InterpretError for a race."""
+        """Record that threads read elements, one each. Raises InterpretError for a race."""
         unit = self.meetings.of(who)
         now = self.meetings.count[unit]
         self._check(self.written, "writes", at, who, unit, now, what, "reads")
@@ -102,7 +102,7 @@ class Detector:
         self.also_read.note(at[others], who[others], now[others], what)
 
     def writes(self, at: Array, who: Array, what: int) -> None:
-        """Threads write elements, one each. Raises InterpretError for a race."""
+        """Record that threads write elements, one each. Raises InterpretError for a race."""
         unit = self.meetings.of(who)
         now = self.meetings.count[unit]
         self._check(self.written, "writes", at, who, unit, now, what, "writes")

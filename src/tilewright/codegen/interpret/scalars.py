@@ -73,7 +73,7 @@ def bitcaster(source: DType, target: DType) -> Function:
 
 @cache
 def value_of(dtype: DType) -> Function:
-    """From a Python or NumPy number (in range) to this module's form of a value of `dtype`."""
+    """A function from Python or NumPy numbers (in range) to this module's form of values of `dtype`."""
     if dtype.is_float:
         to: Function = dtype.numpy.type
         return to
@@ -91,7 +91,7 @@ def poison(dtype: DType) -> Scalar:
 
 @cache
 def wrapper(dtype: DType) -> Function:
-    """Reduce a Python int into the range of an integer type."""
+    """A function that wraps a Python int into the range of an integer type."""
     lo, hi = int(dtype.min), int(dtype.max)
     span = 1 << dtype.bits
 

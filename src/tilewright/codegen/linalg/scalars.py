@@ -1,7 +1,7 @@
 """Scalar expressions in the dialects `arith`, `math` and `tensor`.
 
-An index that is more than an axis is moved inside the tensor: what is read in the branch of a selection that is not
-taken may lie outside.
+An index other than an axis alone is clamped to the tensor, since the branch of a selection that is not taken may read
+out of bounds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ _COMPARE = {
 
 @dataclass(slots=True)
 class Lines:
-    """The lines of a function. `symbols` are sizes of symbolic dimensions, as i64."""
+    """The lines of a function. `symbols` maps symbolic dimensions to the names of their values, of type i64."""
 
     text: list[str] = field(default_factory=list)
     symbols: dict[Var, str] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class Lines:
         self.text.append(self.indent + text)
 
     def new(self, text: str) -> str:
-        """A line that defines a value; gives its name."""
+        """Append a line that defines a value; returns the value's name."""
         self.count += 1
         name = f"%{self.count}"
         self.line(f"{name} = {text}")
@@ -104,13 +104,13 @@ class Lines:
 
 
 def token(t: Tensor) -> Any:
-    """The key of a tensor: its stage and its place there, or itself."""
+    """The key of a tensor: (its stage, its index among the stage's results), or itself."""
     return t if t.op is None else (t.op, t.index)
 
 
 @dataclass(slots=True)
 class Body:
-    """Scalar expressions inside a region. `names` are tensors."""
+    """Emits scalar expressions inside a region. `names` maps tensors to their values."""
 
     w: Lines
     variables: dict[Var, str]
@@ -222,7 +222,7 @@ class Body:
         raise UnsupportedError(f"the operator {name} cannot be written as linalg", got=t)
 
     def floored(self, a: str, b: str, t: DType) -> str:
-        """The remainder that has the divisor's sign."""
+        """The remainder with the divisor's sign."""
         kind, new = element(t), self.w.new
         rest, zero = new(f"arith.remsi {a}, {b} : {kind}"), self.number(0, t)
         opposite = new(f"arith.cmpi slt, {new(f'arith.xori {rest}, {b} : {kind}')}, {zero} : {kind}")

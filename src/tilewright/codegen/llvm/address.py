@@ -35,7 +35,7 @@ class Access:
 
 
 def classify(s: State, p: Poly) -> Access:
-    """How `p` depends on the lane variable."""
+    """How an offset `p` depends on the lane variable."""
     lanes = s.lanes
     if lanes is None:
         return Access(p, ())
@@ -168,7 +168,7 @@ def _base_address(s: State, operand: str, element: str, rest: Poly) -> str:
 
 
 def set_base(s: State, buffer: Buffer, p: Poly) -> None:
-    """Compute the address of element `p` here, from which accesses to come go on.
+    """Compute the address of element `p` here, as a base for later accesses.
 
     LLVM's strength reduction does not look into what is frozen. Of a sum of many terms it tries every way to part it
     between registers, for each of the accesses of an unrolled loop: seconds for a kernel.
@@ -233,8 +233,8 @@ def _varying_offset(s: State, p: Poly, k: int, width: int) -> str:
 
 
 def is_own(s: State, buffer: Buffer, access: Access, start: int, width: int) -> bool:
-    """Whether all lanes, on or off, lie inside an allocation of ours, so that no mask is needed to touch them. LLVM
-    turns allocations into registers only if they are accessed plainly."""
+    """Whether all lanes, active or not, lie inside an allocation of this function, so that no mask is needed. LLVM
+    turns allocations into registers only if their accesses are unmasked."""
     first = as_constant(access.base)
     elements = s.pointer(buffer).elements
     if first is None or not elements or not is_contiguous(access, start, width):
@@ -244,7 +244,7 @@ def is_own(s: State, buffer: Buffer, access: Access, start: int, width: int) -> 
 
 
 def is_contiguous(access: Access, start: int, width: int) -> bool:
-    """Whether `width` lanes from `start` on lie one after another."""
+    """Whether `width` lanes from `start` on are contiguous."""
     if access.steps is None:
         return False
     first = access.steps[start]

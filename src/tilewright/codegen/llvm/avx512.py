@@ -1,5 +1,5 @@
-"""Functions that AVX-512 has instructions for and LLVM no intrinsic of its own: powers of two as factors, tables in
-registers; and such tables by two registers of AVX2."""
+"""Instructions of AVX-512 without a generic LLVM intrinsic: scaling by powers of two, and look-ups in register tables;
+and such look-ups with AVX2."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) ->
 
 
 def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int) -> str:
-    """Entries of a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which picks among eight by
-    three bits: once in either half, and the fourth bit says which."""
+    """Entries of a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which selects among eight
+    by three bits: once in each half, and the fourth bit selects the half."""
     half = TABLE // 2
     ty, word = register_type(f32, half), register_type(i32, half)
 

@@ -52,7 +52,8 @@ def from_f32(out: Writer, a: str, t: DType, width: int) -> str:
 
 
 def _round_to_odd(out: Writer, a: str, width: int) -> str:
-    """f64 to f32 keeping in the last bit that something was lost, so that rounding once more is rounding once."""
+    """f64 to f32, rounded to odd (the last bit is set if the result is inexact), so that a second rounding is
+    correct."""
     f, d = register_type(f32, width), register_type(f64, width)
     i32, i1 = _vector("i32", width), _vector("i1", width)
     name = f"v{width}f64" if width else "f64"
@@ -103,7 +104,7 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """By way of i32, clamped to the range before: LLVM saturates lane by lane."""
+    """A float as a narrow integer, by way of i32 and clamped before, since LLVM would saturate lane by lane."""
     bounded = _bounded(out, a, source, _pair(source, width, to.min, to.max), width)
     whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {_vector('i32', width)}")
     return _narrow(out, a, whole, source, to, width)
@@ -134,15 +135,15 @@ def cast_rounded(
 
 
 def _narrow(out: Writer, a: str, whole: str, source: DType, to: DType, width: int) -> str:
-    """An i32 as a narrower integer; 0 where the float `a` that it comes from is none."""
+    """The i32 `whole` as a narrower integer; 0 where the float `a` that it was converted from is NaN."""
     wide = _vector("i32", width)
     number = _where(out, f"uno {{s}} {a}, {a}", source, _bits(0, 32, width), whole, wide, width)
     return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")
 
 
 def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """A vector of integers of 32 or 64 bits. What is beyond their greatest one, which floats may not be able to hold,
-    becomes that."""
+    """Floats as integers of 32 or 64 bits, saturated. The greatest integer may not be a float, so it is selected
+    separately."""
     r, beyond = register_type(to, width), float(int(to.max) + 1)
     below = float(np.nextafter(source.numpy.type(beyond), source.numpy.type(0)))
     bounded = _bounded(out, a, source, _pair(source, width, to.min, min(below, float(int(to.max)))), width)
@@ -173,7 +174,7 @@ def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: 
 
 
 def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """f16 and bf16 by way of f32, as NumPy does."""
+    """Integers as floats; f16 and bf16 by way of f32, as NumPy does."""
     opcode = "sitofp" if source.kind == "int" else "uitofp"
     s = register_type(source, width)
     if to in (f32, f64):

@@ -3,14 +3,13 @@
     void kernel(ptr buffer0, ..., ptr bufferN, i64 symbol0, ..., i64 tid, i64 nthreads, ptr barrier)
     void kernel(ptr buffer0, ..., ptr bufferN, i64 symbol0, ...)                of a target whose `isa` is `compact`
 
-One C function a kernel. With several threads all of them call it (see `threads`). The text says everything the
+A kernel is one C function. With several threads all of them call it (see `threads`). The text says everything the
 optimiser needs: explicit vectors, `noalias`, alignment, sizes, and which loops to leave alone. The same function gives
 the same text.
 
-How the emitter is laid out: `polynomial` (index arithmetic), `vector` (may lanes run side by side), `state` (what
-is known where), `expr`, `masks`, `divide`, `address`, `memory`, `ops`, `cast`
-(values), `stmt`, `intrinsic`, `threads` (control), `invariants`, `prefetch` (what stands before loops), `optimize`
-(text to object code).
+How the emitter is laid out: `polynomial` (index arithmetic), `vector` (may lanes run side by side), `state` (what is
+known where), `expr`, `masks`, `divide`, `address`, `memory`, `ops`, `cast` (values), `stmt`, `intrinsic`, `threads`
+(control), `invariants`, `prefetch` (what stands before loops), `optimize` (text to object code).
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
 
 
 def _accumulates(func: PrimFunc) -> bool:
-    """Whether a parameter is read and written again in one statement: LLVM can keep it in a register meanwhile."""
+    """Whether a statement reads and writes an element of a parameter, which LLVM can keep in a register meanwhile."""
     names = {b.name for b in func.params}
     return any(
         isinstance(s, Store) and s.buffer.name in names and any(x.buffer == s.buffer for x in loads(s.value))
@@ -121,7 +120,7 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
 
 
 def _width(target: Target) -> str:
-    """The width of SVE's registers, in 128 bits: without it LLVM cuts vectors into NEON's."""
+    """The attribute with the width of SVE registers, in 128 bits: without it LLVM splits vectors into NEON's."""
     times = target.vector_bits // 128
     return f" vscale_range({times},{times})" if target.has("sve") and target.isa.scalable else ""
 
@@ -163,7 +162,7 @@ def _loaded(func: PrimFunc) -> frozenset[str]:
 
 
 class _Names:
-    """Distinct names for the function's arguments."""
+    """Assigns distinct names to the function's arguments."""
 
     def __init__(self, used_names: set[str]) -> None:
         self.used_names = used_names | {"entry"}
