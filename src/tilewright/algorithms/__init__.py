@@ -1,8 +1,8 @@
-"""Algorithms: other ways to compute an operator than as it is defined, a folder each, with all that one consists of.
+"""Algorithms: ways to compute an operator other than by its definition, each in a folder with all of its parts.
 
-    selection.py    what a node notes that is computed by it (`ir/selection.py`)
+    selection.py    the note on nodes that are computed by it (`ir/selection.py`)
     operators.py    the operators of its stages: type rule, tensor expression, NumPy reference (`ops/`)
-    plan.py         `PLANS`, how those are scheduled, if a plan for everything does not do (`plans/`)
+    plan.py         `PLANS`, the schedules of these operators, if general plans do not suffice (`plans/`)
     record.py       `RECORDS`, when it is offered and how a node is rewritten (`transform/algorithm.py`)
     strips.py       `STRIPS`, where a convolution changes layouts by itself (`transform/graph/conversions.py`)
 

@@ -1,1 +1,1 @@
-"""Attention whose two products are made in registers of matrices, with the softmax between them in one kernel."""
+"""Attention with both products in matrix registers, and the softmax between them, in one kernel."""

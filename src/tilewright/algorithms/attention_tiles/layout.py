@@ -1,4 +1,4 @@
-"""Layout of attention in registers of matrices: its instruction and terms in its attributes."""
+"""The layout of attention in matrix registers: the instruction and the numbers of terms, as attributes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def in_tiles(a: Assigner, node: Node) -> bool:
-    """Rewrite an attention that notes this algorithm into one whose attributes name the instruction and the terms of
-    its products.
+    """Rewrite an attention whose node notes this algorithm into one whose attributes name the instruction and the terms
+    of its products. Returns True.
 
     y = attention(q, k, v)   ->   y = attention(q, k, v) {dot = amx_16x16x32_bf16bf16, terms = [6, 3]}
     """

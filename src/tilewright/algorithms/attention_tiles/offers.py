@@ -1,5 +1,5 @@
-"""When attention is offered in registers of matrices: from as many rows on as a register has, with known depths, and
-where its error is within what options allow."""
+"""Offers attention in matrix registers: if there are at least as many rows as a register has, depths are known, and the
+options allow its error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tilewright.transform.select.surroundings import Surroundings
 
 ERRORS = {(6, 3): 1e-5, (6, 6): 3e-6}
 """The largest error by the terms of scores and of values, relative to the largest output (docs/accuracy.md). Three
-terms of scores are not among them: what they leave out grows with the scores, whose exponentials are taken."""
+terms for scores are not offered: their error grows with the scores, and exponentials magnify it."""
 
 
 def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of an attention, with its products in registers of matrices: of bf16 or f16 where that was asked for,
-    else of pieces; what it takes without is among them."""
+    """The options of an attention, extended by products in matrix registers: of bf16 or f16 if the user set that
+    precision, else of pieces; the direct algorithm gets an estimate too."""
     kind = f16 if enclosing.options.precision == "fp16" else bf16
     sizes, dot = sizes_of(node), find_tile_dot(kind, kind, enclosing.target)
     known = sizes is not None and as_int(sizes.rows)
@@ -49,7 +49,7 @@ def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> li
 
 
 def sizes_of(node: Node) -> Sizes | None:
-    """The sizes of an attention of f32 over one sequence a batch entry; None of others."""
+    """The sizes of an f32 attention with one sequence per batch entry; None for others."""
     attrs, (q, k, v, *others) = node.of(AttentionAttrs), node.inputs
     assert q is not None and k is not None and v is not None
     past = others[3] if len(others) > 3 else None

@@ -1,4 +1,4 @@
-"""Attention in registers of matrices as an algorithm."""
+"""The record of attention in matrix registers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Strassen's method for matrix products and convolutions of one pixel: seven products of quarters instead of eight."""
+"""Strassen's method for matrix products and 1x1 convolutions: seven products of quarters instead of eight."""

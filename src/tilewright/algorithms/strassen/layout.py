@@ -1,4 +1,4 @@
-"""Layouts of matrix products and convolutions of one pixel by Strassen's method: sums of the weights' quarters."""
+"""Layouts of matrix products and 1x1 convolutions by Strassen's method: sums of the weights' quarters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def strassen(a: Assigner, node: Node) -> bool:
 
 
 def strassen_conv(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution of one pixel, whose rows are the pixels of an image.
+    """Rewrite a 1x1 convolution; the pixels of an image are the rows of the product.
 
     y = conv(x, w)   ->   p = transpose(pack_matmul(strassen_sums(w)));  y = conv_strassen(x, p)
     """

@@ -1,4 +1,4 @@
-"""When Strassen's method is offered: where options allow its rounding, sizes fill its quarters, and it saves enough."""
+"""Offers Strassen's method if the options allow its rounding, sizes fill its quarters, and it saves enough time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tilewright.transform.select.convolution import conversions
 from tilewright.transform.select.surroundings import Surroundings
 
 ALLOWED = ("auto", "f6", "strassen")
-"""Settings of `fast` that allow Strassen's method: for windows of one pixel and for the rows of one sequence; the last
-one for any rows."""
+"""Settings of `fast` that allow Strassen's method for 1x1 convolutions and for the rows of one sequence; "strassen"
+allows it for any rows."""
 
 
 def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a convolution, with strips of its pixels by Strassen's method."""
+    """The options of a convolution, extended by strips of its pixels by Strassen's method."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
@@ -47,7 +47,7 @@ def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> l
 
 
 def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a product, with seven products of quarters, beside which the product itself is estimated."""
+    """The options of a product, extended by Strassen's method; the direct product gets an estimate too."""
     quarters = quartered(enclosing, node)
     if quarters is None:
         return options
@@ -56,7 +56,7 @@ def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 
 def quartered(enclosing: Surroundings, node: Node) -> Product | None:
-    """The product of one matrix with a weight that Strassen's method may compute; None for others."""
+    """The product of one matrix by a weight that Strassen's method may compute; None for others."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     fast = enclosing.options.fast
@@ -76,9 +76,9 @@ def quartered(enclosing: Surroundings, node: Node) -> Product | None:
 
 
 def one_sequence(enclosing: Surroundings, rows: Value) -> bool:
-    """Whether rows are those of one sample, the only one of its batch, and a norm has scaled them alike.
+    """Whether all rows belong to one sample, the only one of its batch, and a norm has given them one scale.
 
-    Two rows that meet are one caller's then, and none loses digits beside a larger one.
+    Then the method adds only rows of the same caller, and none loses digits beside a much larger one.
     """
     node = enclosing.producers.get(rows)
     if node is None or node.op not in NORMS or node.of(NormAttrs).axis % rows.type.rank != rows.type.rank - 1:

@@ -1,4 +1,4 @@
-"""Strassen's method as an algorithm of products and of convolutions of one pixel."""
+"""The records of Strassen's method for products and 1x1 convolutions."""
 
 from __future__ import annotations
 

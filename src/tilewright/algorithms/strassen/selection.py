@@ -10,7 +10,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StrassenStrips(Algorithm):
-    """A convolution of one pixel by Strassen's method: panels of `width` filters, `panels` of them in a group."""
+    """A 1x1 convolution by Strassen's method: panels of `width` filters, `panels` of them in a group."""
 
     name: ClassVar[str] = "strassen_strips"
 

@@ -1,7 +1,7 @@
-"""Convolutions of few filters by their taps (`layout.py`): when, and in how many cycles an image.
+"""Offers of convolutions of few filters by their taps (`layout.py`), with estimated cycles per image.
 
-A register tile has a vector of filters, or as many as fill it. Of two filters a vector of sixteen has fourteen zeros,
-while the taps of their windows are enough for any tile.
+The width of a register tile is whole vectors of filters. With two filters, a vector of sixteen has fourteen zeros,
+while the taps of their windows fill any tile.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
 
 MAX_MAPS = 4
-"""How many times the input's memory the maps of taps may take, where they leave the second level of cache."""
+"""The largest memory of the taps' maps, relative to the input, if they exceed the second level of cache."""
 
 
 def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, and where a convolution's filters fill no block those by its taps; all with what changing layouts
-    takes, as a result of taps is NCHW."""
+    """The options, extended by those by taps if a convolution's filters fill no block. All estimates include changes of
+    layout, as the result of taps is NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
@@ -55,7 +55,7 @@ def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 
 def estimated(node: Node, block: int, target: Target) -> Sequence[tuple[float, Taps]]:
-    """The ways that a window has, with their cycles an image, as one thread takes them if there is little to do."""
+    """(cycles per image, setting) of each choice, for one thread if there is little work."""
     images = as_int(node.output.shape[0])
 
     def rank(target: Target) -> Sequence[tuple[float, Taps]]:
@@ -66,8 +66,8 @@ def estimated(node: Node, block: int, target: Target) -> Sequence[tuple[float, T
 
 
 def choices(node: Node, target: Target) -> Iterator[Taps]:
-    """The ways that a window has, but those whose maps take too much memory; sums over many taps are not written
-    out."""
+    """The settings to consider: without those whose maps take too much memory, or whose sums have too many taps to be
+    unrolled."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 0 for d in w.shape[2:])
@@ -79,12 +79,12 @@ def choices(node: Node, target: Target) -> Iterator[Taps]:
 
 
 def image_bytes(value: Value) -> int:
-    """Bytes of one image's maps."""
+    """The bytes of a value's maps for one image."""
     return 4 * (as_int(value.shape[1]) or 0) * prod(side(d) for d in value.shape[2:])
 
 
 def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
-    """Cycles of an image: the products and the sums."""
+    """The cycles for an image: of the products and of the sums."""
     is_long = tap_products(node, bool(choice.whole))
     filters, channels = (
         (as_int(d) or 0 for d in is_long.inputs[1].shape[:2]) if is_long.inputs[1] is not None else (0, 0)
@@ -97,7 +97,7 @@ def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
 
 
 def summed(node: Node, several: Node, whole: bool, target: Target) -> Cost:
-    """The cost of an image's sums over taps: each loads a vector, and the maps come from where they fit."""
+    """The cost of an image's sums over taps: each loads a vector, and the maps come from the level that holds them."""
     (lines, columns), taps = map(side, node.output.shape[2:]), prod(tap_sums(node, whole).window)
     filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
     loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes

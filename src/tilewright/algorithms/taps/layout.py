@@ -17,7 +17,7 @@ from tilewright.transform.layout.conv import conv
 
 
 def lower(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution; the products of its taps are one."""
+    """Rewrite a convolution into one product for all of its taps and a sum; returns whether it did."""
     choice = node.algorithm
     assert isinstance(choice, Taps)
     x, w, name = *node.inputs[:2], node.output.name

@@ -1,8 +1,9 @@
-"""Sums over the taps of a window whose products are maps of their own: the second half of a convolution of few filters.
+"""Sums over the taps of a window, each of which has a separate map of products: the second half of a convolution of few
+filters.
 
     y[n, (f * kh + i) * kw + j, h, v]  ->  z[n, f, h, v] = sum over i, j of y[n, f..., h + i*dh - pad, v + j*dw - pad]
 
-What a window has outside of the map adds nothing.
+Taps outside of the map add nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class SumTapsAttrs(Attrs):
-    """Extents of the window; strides, dilations and pads of `conv`."""
+    """The attributes: extents of the window; strides, dilations and pads as for `conv`."""
 
     window: Ints
     strides: Ints
@@ -38,7 +39,8 @@ class SumTapsAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: SumTapsAttrs) -> tuple[TensorType, ...]:
-    """NCHW y [N, K * product(window), H, W] to NCHW [N, K, H', W'] as `conv` of that window makes it."""
+    """The type rule: NCHW y [N, K * product(window), H, W] to NCHW [N, K, H', W'], as the result of `conv` with that
+    window."""
     y = present(types[0])
     filters = dim(y.shape[1] // prod(attrs.window))
     return (TensorType(y.dtype, (y.shape[0], filters, *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)

@@ -10,8 +10,8 @@ from tilewright.ops.conv import ConvAttrs
 
 
 def tap_products(node: Node, whole: bool) -> Node:
-    """A convolution of one pixel that computes, for each tap of `node`, the map of that tap's products. Its weights and
-    its result are in no graph."""
+    """A 1x1 convolution node that computes, for each tap of `node`, the map of that tap's products. It is not part of a
+    graph."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels, kh, kw = (as_int(d) or 0 for d in w.shape)

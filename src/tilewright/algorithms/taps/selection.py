@@ -10,10 +10,10 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Taps(Algorithm):
-    """A convolution of few filters by one of many: every tap of the window is a filter of its own, whose maps are then
-    shifted and summed. `whole`: the taps of all lines are, and pixels are multiplied one by one; else those of a line,
-    and a window of one column is left. `nchw`: the products are computed over NCHW maps, else over channel
-    blocks."""
+    """A convolution of few filters by one of many: every tap of the window becomes a separate filter, whose maps are
+    then shifted and summed. `whole`: this holds for all taps, so that the convolution is 1x1; else for the columns of
+    the window, whose lines remain a window of one column. `nchw`: the products are computed over NCHW maps, else over
+    channel blocks."""
 
     name: ClassVar[str] = "taps"
     in_blocks: ClassVar[bool] = False

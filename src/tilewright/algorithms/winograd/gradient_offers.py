@@ -1,6 +1,6 @@
-"""When Winograd's tiles are offered for a convolution's gradient by its weight, beside sums over pixels.
+"""Offers Winograd's tiles for a convolution's gradient by its weight, besides sums over pixels.
 
-Both are estimated in cycles of all images. A number of images that is not known is summed over pixels.
+Both are estimated in cycles of all images. If the number of images is unknown, sums over pixels are used.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import FEWEST, Surroundings
 
 LARGEST = 6
-"""Inputs of a tile, a side, at most: tiles of 4x4 pixels for a 3x3 window. With 5x5 a layer of 128 channels and filters
-at 19x19 takes 0.98 of the time, others more, and errors are four times as large, for the gradient is transformed in
-single precision too."""
+"""The largest number of inputs of a tile per side: tiles of 4x4 pixels for a 3x3 window. With 5x5 a layer of 128
+channels and filters at 19x19 takes 0.98 of the time, others take longer, and errors are four times as large, as the
+gradient is transformed in single precision too."""
 
 
 def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a gradient over channels in blocks, with sums over pixels and over tiles."""
+    """The options of a gradient over channels in blocks: sums over pixels, and sums over tiles."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs = node.of(ConvWeightGradientAttrs)
@@ -59,8 +59,8 @@ def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 
 def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
-    """The cost of changing a layout, of all images, for tiles, which want all channels in blocks, and for pixels, which
-    want those as NCHW that are no lanes and fill no blocks."""
+    """(cost of changing layouts for tiles, cost for pixels), of all images. Tiles need all channels in blocks; pixels
+    need channels that are not lanes and fill no blocks as NCHW."""
     value = node.inputs[data_side(node, enclosing.block) == "wide"]
     assert value is not None
     if (as_int(value.shape[1]) or 1) % enclosing.block == 0:
@@ -70,7 +70,7 @@ def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
 
 
 def over_pixels(node: Node, block: int, target: Target) -> Cost:
-    """Cycles of sums over pixels, in a copy of the data with zeros around if there are pads."""
+    """The cycles of sums over pixels, including a zero-padded copy of the data if there are pads."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs, data = node.of(ConvWeightGradientAttrs), data_side(node, block)

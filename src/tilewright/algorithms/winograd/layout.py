@@ -15,7 +15,7 @@ from tilewright.transform.layout.integer import codes_in_blocks, keep_sums, padd
 
 
 def winograd(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution, of floats or of codes."""
+    """Rewrite a convolution of floats or of codes; returns whether it did."""
     x, choice = node.inputs[0], node.algorithm
     assert x is not None and isinstance(choice, Winograd)
     if node.output.dtype.is_int:
@@ -39,7 +39,7 @@ def _winograd_of_codes(a: Assigner, node: Node, choice: Winograd) -> bool:
 
 
 def winograd_by_size(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution whose filters are kept twice."""
+    """Rewrite a convolution whose filters are stored in two layouts; returns whether it did."""
     (x, w), choice = node.inputs[:2], node.algorithm
     assert x is not None and w is not None and isinstance(choice, WinogradBySize)
     blocking = None if choice.neartile else panels_of(a, node)
@@ -55,7 +55,7 @@ def winograd_by_size(a: Assigner, node: Node) -> bool:
 
 
 def winograd_sums(a: Assigner, node: Node) -> bool:
-    """Rewrite a gradient of maps in blocks of channels."""
+    """Rewrite a gradient over maps in blocks of channels; returns whether it did."""
     (x, g), choice, attrs = node.inputs[:2], node.algorithm, node.of(ConvWeightGradientAttrs)
     assert x is not None and g is not None and isinstance(choice, WinogradSums)
     transform = {"tile": choice.tile, "window": attrs.window[0], "pads": attrs.pads}
@@ -66,7 +66,7 @@ def winograd_sums(a: Assigner, node: Node) -> bool:
 
 
 def transformed(a: Assigner, node: Node, choice: Winograd, weights: Value | None = None) -> Value:
-    """The filters of a convolution, or codes that stand for them, in a transform's layout."""
+    """Emit the transformed filters of a convolution, in the layout of a transform."""
     w = node.inputs[1]
     assert w is not None
     source = weights or a.as_row_major(w)
@@ -78,7 +78,7 @@ def transformed(a: Assigner, node: Node, choice: Winograd, weights: Value | None
 
 
 def _attributes(a: Assigner, node: Node) -> dict[str, AttrValue]:
-    """Attributes that all transforms of a convolution share."""
+    """The attributes that all transforms of a convolution share."""
     conv, w = node.of(ConvAttrs), node.inputs[1]
     assert w is not None
     return {

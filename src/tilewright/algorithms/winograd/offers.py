@@ -1,4 +1,4 @@
-"""When Winograd's and Fourier's transforms are offered, and in how many cycles an image: all that options allow."""
+"""Offers of Winograd's and Fourier's transforms that options allow, with estimated cycles per image."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 
 Maps = Callable[[Expr, Expr], tuple[tuple[int, int], ...]]
-"""Sizes of maps that stand for a height and a width."""
+"""A function from a symbolic height and width to the sizes of maps at which they are estimated."""
 
 MAX_INPUTS = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows."""
+"""For each setting of `fast` the largest number of inputs of a tile per side (with a stride, of its largest phase)."""
 
 SIZES = (4, 6, 7, 8)
-"""Inputs of a tile, a side, for a stride of one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and
-F(2,7), whose matrices come from the same points. F(3,3) is never much better than its neighbours, and was slower where
-its filters come from memory (512 channels, 7 x 7)."""
+"""The numbers of inputs of a tile per side, for stride 1: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5),
+F(4,5) and F(2,7), whose matrices come from the same points. F(3,3) is never much better than its neighbours, and was
+slower where its filters come from memory (512 channels, 7 x 7)."""
 
 STRIDED = (3, 4, 5, 6)
-"""Inputs of the largest phase of a tile, a side, with a stride. A window of 3 and a stride of 2 take F(2,2) to F(5,2)
-beside the identity. 4x4 outputs take 5.06 products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the
-size."""
+"""The numbers of inputs per side of the largest phase of a tile, for larger strides. A window of 3 and a stride of 2
+use F(2,2) to F(5,2) and, for the phase of one tap, the identity. 4x4 outputs take 5.06 products for one, 7x7 outputs
+4.59 and transformed filters of 2.8 times the size."""
 
 FOURIER = (12, 16, 20, 24)
-"""Inputs of a tile, a side, that all settings but "exact" allow for large windows of stride one: Fourier's transform
-loses no digits."""
+"""The numbers of inputs of a tile per side that all settings but "exact" allow for large windows of stride 1: Fourier's
+transform loses no digits."""
 
 WORTH = 1.03
-"""The least gain of a transform: it loses digits, and its filters take more memory."""
+"""The least gain for which a transform is used: it loses digits, and its filters take more memory."""
 
 WORTH_OF_CODES = 1.1
-"""The least gain of a transform of codes, which loses nothing: filters of eight times as many bytes wait where other
-work fills the last level of cache. AZ6's first layer, of 17 channels, was estimated 1.07 times as fast and took 1.2
-times as long there (Zen 5, 2026-11-30)."""
+"""The least gain for which a transform of codes is used. It is exact, but its filters, of eight times as many bytes,
+have to be reloaded if other work fills the last level of cache. AZ6's first layer, of 17 channels, was estimated 1.07
+times as fast and took 1.2 times as long there (Zen 5, 2026-11-30)."""
 
 LARGE = 5
-"""Taps, a side, of the smallest window for which Fourier's transform is tried."""
+"""The least number of taps per side of a window for which Fourier's transform is tried."""
 
 
 def with_transforms(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a convolution of more than one pixel, with its transforms, beside which computing it directly is
-    estimated; all with what changing layouts and transforming filters that come with a call takes."""
+    """The options of a convolution with windows larger than 1x1, extended by its transforms; the direct algorithm gets
+    an estimate too. All include changes of layout, and transforming filters that are computed in each call."""
     w = node.inputs[1]
     assert w is not None
     if [as_int(d) for d in w.shape[2:]] == [1, 1]:
@@ -79,8 +79,8 @@ def with_transforms(enclosing: Surroundings, node: Node, options: list[Option]) 
 
 
 def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
-    """Direct and the transforms of a convolution of codes of 8 bits with known weights, which are exact; nothing where
-    registers of matrices, or of pairs of rows, multiply codes much faster."""
+    """Direct and the transforms of a convolution of codes of 8 bits with known weights, which are exact; [] if
+    instructions for matrices or for pairs of rows multiply codes much faster."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     target, producer = enclosing.target, enclosing.producers.get
@@ -108,7 +108,7 @@ def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
 
 
 def windows(enclosing: Surroundings, node: Node) -> list[Option]:
-    """Direct, and all transforms that are allowed, as one thread runs them if there is little to do."""
+    """The direct algorithm, and all transforms that are allowed, for one thread if there is little work."""
     shapes = transformed(enclosing, node)
     if not shapes:
         return [(0.0, Direct())]
@@ -129,8 +129,8 @@ def windows(enclosing: Surroundings, node: Node) -> list[Option]:
 
 
 def with_layouts(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options with what changing the input's layout takes. Channels that fill no blocks are read as they are by a
-    direct convolution and in blocks by a transform, and one of both is not what there is."""
+    """The options with the cost of changing the input's layout. If channels fill no blocks, a direct convolution reads
+    NCHW and a transform reads blocks, so that one of the two needs a change."""
     x = node.inputs[0]
     assert x is not None
     channels = as_int(x.shape[1]) or 0
@@ -141,8 +141,8 @@ def with_layouts(enclosing: Surroundings, node: Node, options: list[Option]) -> 
 
 
 def filters(enclosing: Surroundings, node: Node, choice: Algorithm) -> float:
-    """Cycles an image of transforming weights that come with each call: in double precision, by the columns and then
-    the rows of a window."""
+    """The cycles per image of transforming weights that are computed in each call: in double precision, first the
+    columns and then the rows of a window."""
     w, images = node.inputs[1], as_int(node.output.shape[0])
     if not isinstance(choice, Winograd) or w is None:
         return 0.0
@@ -157,8 +157,8 @@ def filters(enclosing: Surroundings, node: Node, choice: Algorithm) -> float:
 
 
 def transformed(enclosing: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
-    """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
-    fits."""
+    """The problem descriptions of the layer for Winograd's estimate, for each number of images and size of maps; () if
+    no transform fits."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, window, _ = (as_int(d) or 0 for d in w.shape)
@@ -186,7 +186,7 @@ def transformed(enclosing: Surroundings, node: Node, maps: Maps = maps_of) -> tu
 
 
 def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
-    """Outputs of a tile, a side, that a setting of `fast` allows."""
+    """The numbers of outputs of a tile per side that a setting of `fast` allows."""
     return tuple(_tiles(window, stride, setting))
 
 
@@ -203,5 +203,5 @@ def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
 def within(
     bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
 ) -> tuple[int, ...]:
-    """The tiles whose largest error is expected to stay within a bound, of channels in blocks of `lanes`."""
+    """The tiles whose largest error is expected to stay within a bound, with channels in blocks of `lanes`."""
     return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)

@@ -1,4 +1,4 @@
-"""Winograd's and Fourier's transforms as algorithms of convolutions and of their gradients by their weights."""
+"""The records of Winograd's and Fourier's transforms, for convolutions and their gradients by their weights."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Winograd(Algorithm):
-    """A convolution by Winograd's or Fourier's transforms: `tile` outputs a side, panels of `width` filters, `panels`
+    """A convolution by Winograd's or Fourier's transforms: `tile` outputs per side, panels of `width` filters, `panels`
     of them in a group."""
 
     name: ClassVar[str] = "winograd"
@@ -22,10 +22,10 @@ class Winograd(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class WinogradBySize(Algorithm):
-    """A convolution over maps of any size that keeps its filters twice: for `tile` outputs a side and for `neartile`
-    (0: as they are, for computing it directly), in panels as of `Winograd`. At each call it takes the one that is
-    estimated to take less: `costs` are the cycles that each tile adds and those that any map takes, of the first and of
-    the second; they follow from the rest, so that nothing is decided about them."""
+    """A convolution over maps of any size with two layouts of its filters: for `tile` and for `neartile` outputs per
+    side (0: untransformed, for the direct algorithm), in panels as for `Winograd`. Each call uses the layout that is
+    estimated to be faster: `costs` are the cycles per tile and per map, of the first and of the second layout. They
+    follow from the other fields, and are no choice."""
 
     name: ClassVar[str] = "winograd_by_size"
 

@@ -1,4 +1,5 @@
-"""How many pixels a Winograd convolution converts when it changes the layout of its input or output itself.
+"""The number of pixels that a Winograd convolution converts if it changes the layout of its input or output in its own
+kernel.
 
 `transform/graph/conversions.py` compares that number with the pixels that a separate conversion moves.
 """
@@ -19,8 +20,9 @@ from tilewright.targets.target import Target
 
 
 def strips(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
-    """How many pixels of one image the strips convert, in whole vectors: `inward` those that all strips read, which
-    overlap, else those that they write. None where sizes are symbolic or the estimated best blocks are no strips."""
+    """How many pixels of one image the strips convert, in whole vectors: with `inward` those that all strips read,
+    which overlap, else those that they write. None if sizes are symbolic, or if the estimated best blocks are not
+    strips."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     attrs, lanes = conv.of(ConvWinogradAttrs), target.lanes(4)
     tile, stride, weights = attrs.tile, attrs.stride, conv.inputs[1]

@@ -1,10 +1,10 @@
-"""Strassen's products in a convolution of one pixel: the pixels of a map are the rows of a product (`product.py`).
+"""Strassen's products in a 1x1 convolution: the pixels of a map are the rows of a product (`product.py`).
 
 Quarters of the input are the first or second half of the pixels, and of the blocks of channels; those of the filters,
-halves of the filters and of the channels. Images do not meet. The operator states half of a map's pixels at once; the
-plan may state it strip by strip (`pixels_in_strips`). Where a strip ends past the half, or the half past the map, other
-pixels of the map take the place, and nothing reads what comes of them. `panels` of filters make a group, whose products
-are made one of the seven after the other.
+halves of the filters and of the channels. Different images are never added. The operator states half of a map's pixels
+at once; the plan may restate it in strips (`pixels_in_strips`). If a strip ends past the half, or the half past the
+map, other pixels of the map are read instead, and nothing reads their results. `panels` panels of filters are a group,
+for which the seven products are computed one after the other.
 
     sums      strassen_sums(w[K, C], transpose)          ->  t[7, K/2, C/2]
     filters   pack_matmul, a dimension of groups first   ->  u[groups, 7, panels, C/2, width]
@@ -32,14 +32,14 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvStrassenAttrs(Attrs):
-    """Strides of `conv`, channels of the result."""
+    """The attributes: strides as for `conv`, and channels of the result."""
 
     strides: Ints
     channels: int
 
 
 def _infer(types: Types, attrs: ConvStrassenAttrs) -> tuple[TensorType, ...]:
-    """Blocked `x` and sums of filters to a blocked output of `channels` channels."""
+    """The type rule: blocked `x` and sums of filters to a blocked output of `channels` channels."""
     x = present(types[0])
     n, _, *size, b = x.shape
     out = [ceildiv(d, s) for d, s in zip(size, attrs.strides, strict=True)]
@@ -58,7 +58,7 @@ def _compute(
 
 
 def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequence[Expr], strip: int) -> Tensor:
-    """The convolution by strips of so many of a half's pixels. The stages and their axes are the same for strips of any
+    """The convolution in strips of `strip` of a half's pixels. The stages and their axes are the same for strips of any
     size."""
     n, _, oh, ow, b = out
     groups, _, panels, depth, width = u.shape

@@ -7,8 +7,8 @@ Numerische Mathematik 13, 1969).
     p[t] = (sum over q of LEFT[t, q] a[q]) @ (sum over q of RIGHT[t, q] b[q])        for seven t
     c[q] = sum over t of MERGE[q, t] p[t]
 
-Sums of a weight are made once, in `prepare`, and packed into panels; all seven of a panel stand after each other.
-Where a dimension is odd, the second half ends in zeros.
+Sums of a weight's quarters are computed once, in `prepare`, and packed into panels; the seven of a panel are
+contiguous. If a dimension is odd, the second half ends in zeros.
 
     strassen_sums     w[K, N]                                         ->  t[7, ceil(K/2), ceil(N/2)]
     matmul_strassen   x[..., M, K] (leading dimensions are 1)
@@ -40,13 +40,13 @@ PRODUCTS = len(LEFT)
 
 @dataclass(frozen=True, slots=True)
 class SumsAttrs(Attrs):
-    """Whether the weights come as [N, K]."""
+    """The attribute of the sums: whether the weights are stored as [N, K]."""
 
     transpose: bool
 
 
 def _sums_infer(types: Types, attrs: SumsAttrs) -> tuple[TensorType, ...]:
-    """Attribute `transpose`: the weight is stored as [N, K], and so are its sums."""
+    """The type rule of the sums. With `transpose` the weight is stored as [N, K], and so are its sums."""
     *_, rows, columns = present(types[0]).shape
     return (TensorType(present(types[0]).dtype, (const(PRODUCTS), ceildiv(rows, 2), ceildiv(columns, 2))),)
 

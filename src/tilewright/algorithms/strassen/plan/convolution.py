@@ -9,9 +9,9 @@ a strip of pixels at a time through all stages.
             for panel, pixel, quarter:
                 out = epilogue(straight-line code of the seven products)    bias, residual, activation
 
-An eighth of the multiplications goes; each element of the input is read once and stored 7/4 times, each of the output
-stored and read as often before it is written. So channels and filters decide whether it pays, not pixels; the filters
-take 7/4 of their size.
+This saves an eighth of the multiplications. Each element of the input is read once and stored 7/4 times, and each of
+the output is stored and read 7/4 times before it is written. So the numbers of channels and filters, not that of
+pixels, decide whether it pays; the filters take 7/4 of their size.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ MAX_TIME = 0.98
 """The largest share that the seven products may take of the time of the direct convolution: their filters take more
 memory."""
 MIN_STRIP = 32
-"""Pixels of a half that make a strip, where they are not all."""
+"""The least number of a half's pixels in a strip, unless there are fewer."""
 MAX_STRIPS = 64
 
 
 @lru_cache(maxsize=4096)
 def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
-    """The best choice for an image and what it is estimated to take in its best strips."""
+    """The best setting for an image and its estimate, in its best strips; None if none fits."""
     results = (
         (estimate(shape, StrassenStrips(width, panels), strip, model, target), StrassenStrips(width, panels))
         for strip in strips(ceil(shape.height * shape.width / 2))
@@ -75,8 +75,9 @@ def strips(half: int) -> Iterator[int]:
 def estimate(
     shape: DirectProblem, choice: StrassenStrips, strip: int, model: float, target: Target, rows: int | None = None
 ) -> Cost:
-    """Cycles of an image by strips of so many pixels: of one core, and of what others miss while threads share strips
-    or, where these are few, the phases of each. Register tiles have `rows` rows, or as many as are best."""
+    """The cycles of an image in strips of `strip` pixels: those of one core plus the idle cycles of others while
+    threads share strips or, if these are few, the phases of each. Register tiles have `rows` rows (None: the best
+    number)."""
     count = ceil(ceil(shape.height * shape.width / 2) / strip)
     x, y = (2 * strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
     group = 4 * strip * choice.width * choice.panels
@@ -170,7 +171,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def in_strips(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function in strips of so many rows."""
+    """The function restated in strips of `rows` rows."""
     structure = analyse(func)
     conv = structure.operator(CONV_STRASSEN)
     if conv is None:

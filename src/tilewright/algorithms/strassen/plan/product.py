@@ -1,4 +1,4 @@
-"""Strassen's products: seven products of quarters, with the sums around them on the way.
+"""The plan of Strassen's products: seven products of quarters, with the sums before and after them in the same kernel.
 
     for row, columns:                               parallel
         sums[7] = straight-line code of the four quarters' elements
@@ -8,9 +8,9 @@
         for row, columns of the panel, quarter:
             out = epilogue(straight-line code of the seven products)    bias, residual, activation
 
-Each quarter is read once, each product is merged while it is near. Whether that is worth it an estimate says: an eighth
-of the multiplications goes, but weights take 7/4 of their size. Strips of rows, whose sums would stay in the second
-level of cache, were no faster than all rows at once: each strip reads all panels.
+Each quarter is read once, and each product is merged while it is in cache. An estimate decides whether it pays: it
+saves an eighth of the multiplications, but weights take 7/4 of their size. Strips of rows, whose sums would stay in the
+second level of cache, were no faster than all rows at once: each strip reads all panels.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_TIME = 0.96
-"""The largest share that the products and sums may take of the time of the direct product: some digits are lost, memory
-is taken."""
+"""The largest share that the products and sums may take of the time of the direct product: the method loses some
+digits, and takes memory."""
 VECTORS = 2
-"""Vectors of each product that are merged at once."""
+"""The number of vectors of each product that are merged at once."""
 
 
 @lru_cache(maxsize=1024)
 def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost]:
     """The estimated cycles of the product, and of seven products of quarters with their sums.
 
-    `weights`: bytes of all weights of the model, which say where those of this product come from.
+    `weights`: the bytes of all weights of the model, which determine the level of memory that they come from.
     """
     ordinary = best(product, target) | Cost(memory=fetch_cycles(product.weights, weights, target))
     half = {name: -(-getattr(product, name) // 2) for name in ("rows", "columns", "depth")}
@@ -70,8 +70,8 @@ def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost
 def sums(quarter: Product, width: int, target: Target) -> Cost:
     """The estimated cycles of the sums before the products and after them, where panels have `width` columns.
 
-    All sums are read again for each panel, beside its weights and products. Where these together are more than the
-    second level holds, sums and products come from beyond it, which work beside it hides as far as any transfer.
+    All sums are read again for each panel, beside its weights and products. If these exceed the second level, sums and
+    products come from beyond it, a transfer that is partly hidden like any other.
     """
     x, y = (quarter.rows * size * quarter.itemsize for size in (quarter.depth, quarter.columns))
     panels = -(-quarter.columns // width)
@@ -93,7 +93,7 @@ def sums(quarter: Product, width: int, target: Target) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class StrassenStages:
-    """The stages of a product, in order; `quarters` is what makes them, `rest` the epilogue."""
+    """The stages of a product, in order; `quarters` are the stages before the sums, `rest` the epilogue."""
 
     quarters: tuple[Stage, ...]
     sums: Stage
@@ -103,7 +103,7 @@ class StrassenStages:
 
 
 def stages(structure: Structure, op: OpDef[Any]) -> StrassenStages | None:
-    """The stages if the function is such a product, with pointwise work around it."""
+    """The stages, if the function is such a product with pointwise work around it; else None."""
     result = structure.operator(op)
     if result is None:
         return None
@@ -152,13 +152,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def sum_quarters(s: Schedule, block: BlockRef, lanes: int, target: Target) -> None:
-    """All sums of the quarters' elements at one place, straight-line code in vectors along the rows."""
+    """Compute all sums of the quarters' elements at one index by straight-line code, in vectors along the rows."""
     s.expand(block)
     vectorize_spatial(s, block, target, lanes)
 
 
 def merge_products(s: Schedule, result: StrassenStages, merged: BlockRef, width: int, target: Target) -> LoopRef:
-    """The output, a panel of products at a time. Returns the loop over panels."""
+    """Schedule the output, a panel of products at a time. Returns the loop over panels."""
     out = s.block(result.rest[-1].name)
     lanes = lanes_of(result.merged, target)
     half, across = (-(-as_int(d.extent) // 2) for d in result.rest[-1].spatial[-2:])  # type: ignore[operator]
@@ -182,7 +182,7 @@ def merge_products(s: Schedule, result: StrassenStages, merged: BlockRef, width:
 def register_tiles(
     s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate, target: Target
 ) -> None:
-    """The products of a panel, tile by tile."""
+    """Schedule the products of a panel in register tiles."""
     row, lane = s.loops(out)[-2:]
     tile, row = s.split(row, factor=candidate.knob("rows"))
     s.compute_at(block, tile)
@@ -193,7 +193,7 @@ def register_tiles(
 
 
 def fits_weights(structure: Structure, target: Target) -> bool:
-    """The sums of a weight's quarters, with pointwise stages before them."""
+    """Whether a function computes the sums of a weight's quarters, with pointwise stages before them."""
     result = structure.operator(STRASSEN_SUMS)
     if result is None:
         return False

@@ -1,10 +1,10 @@
-"""Convolutions over maps of any size that keep their filters in two layouts and compute with one of them at each call.
+"""Convolutions over maps of any size with filters in two layouts, one of which each call chooses.
 
     y = conv_by_size(x, far, near)     ->     if near's cycles < far's:  y = conv_winograd(x, near)
                                               else:                      y = conv_winograd(x, far)
 
 Which transform is best depends on how many tiles a map has, and on how many of its pixels lie past the last whole tile:
-14 pixels are four tiles of F(4) or three of F(6), of which two pixels in five are computed in vain.
+14 pixels are four tiles of F(4) or three of F(6), where two computed pixels in five are unused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvBySizeAttrs(ConvWinogradAttrs):
-    """Attributes of the first layout; outputs of the second layout's tile, a side (0: its filters are packed as they
-    are); the cycles that each tile adds and that any map takes, of the first layout and of the second."""
+    """The attributes of the first layout; the outputs of the second layout's tile per side (0: its filters are not
+    transformed); and for both layouts the estimated cycles per tile and per map."""
 
     adjacent_tile: int
     costs: tuple[int, int, int, int]
@@ -41,7 +41,8 @@ class ConvBySizeAttrs(ConvWinogradAttrs):
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The convolution with the filters of the second layout, where it takes less, and with those of the first."""
+    """(condition, node) of both versions: with the filters of the second layout if they are estimated to be faster,
+    else of the first."""
     x, outer, inner = node.inputs
     attrs, (n, _, height, width, _) = node.of(ConvBySizeAttrs), node.output.shape
 

@@ -5,12 +5,12 @@
     M[xi]    = V[xi] U[xi]                `products`^2 matrix products of tiles x channels x filters
     y        = A^T M A                    for each tile of the output, m x m
 
-Every transform is two separable passes over constant matrices (`correlation.py`). Taps at a distance of d keep every
-d-th output row and column to themselves: these d * d submaps of an image count as images do. Tiles are counted in tile
-rows of the whole batch (`submaps * ceil(rows / m)`) and tile columns. The operator states them one by one; the plan may
-state them in blocks that share what they read (`tiles_in_blocks`): then both are padded to multiples of the block's, so
-that it works on whole ones; what lies past the map is read as zero and never written. So many `panels` of filters go
-through the products together, element by element of the tiles, and lie in memory in that order.
+Every transform is two separable passes over constant matrices (`correlation.py`). With a dilation of d, every d-th
+output row and column depends on separate inputs: these d * d submaps of an image are treated as images. Tiles are
+counted in tile rows of the whole batch (`submaps * ceil(rows / m)`) and tile columns. The operator states them one by
+one; the plan may state them in blocks that share what they read (`tiles_in_blocks`): then both numbers are padded to
+multiples of the block's; data past the map are read as zero and never written. The products process `panels` panels of
+filters together, element by element of the tiles, and filters are stored in that order.
 
     filters   w[K, C, r, r]                    ->  u[groups, size, size, panels, ceil(C/b), b, width], size = `products`
     input     x[N, ceil(C/b), H, W, b]         ->  y[N, ceil(K/b), H', W', b]
@@ -44,8 +44,8 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class PackWinogradAttrs(Attrs):
-    """Outputs of a tile, a side; the convolution's stride; channels of a block, filters of a panel, panels that go
-    through the products together."""
+    """The attributes: outputs of a tile per side, the convolution's stride, channels of a block, filters of a panel,
+    and panels that the products process together."""
 
     tile: int
     stride: int
@@ -141,8 +141,8 @@ PACK_WINOGRAD = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvWinogradAttrs(Attrs):
-    """Outputs of a tile, extent of the window, stride and dilation, a side each; pads of `conv`; channels of the result
-    and of the input, and of a block of either."""
+    """The attributes: outputs of a tile, extent of the window, stride and dilation, each per side; pads as for `conv`;
+    channels of the result and of the input, and of a block of each."""
 
     tile: int
     window: int
@@ -155,7 +155,7 @@ class ConvWinogradAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...]:
-    """Blocked `x` and transformed filters to a blocked output of `channels` channels."""
+    """The type rule: blocked `x` and transformed filters to a blocked output of `channels` channels."""
     x = present(types[0])
     pads, b, window, stride = attrs.pads, attrs.out_block, attrs.window, attrs.stride
     covered = (window - 1) * attrs.dilation + 1
@@ -272,8 +272,8 @@ def _strip(
     columns: int,
     zero: Tensor | None,
 ) -> Tensor:
-    """The rows of the input that each of `count` tile rows reads, or each of as many pieces of those, `across` of a
-    row; with zeros past the map and past the channels, or a zero point past the map of codes."""
+    """The stage of the strips: the input rows that each of `count` tile rows (or pieces of one, `across` per row)
+    reads, with zeros past the map and the channels, or the zero point past a map of codes."""
     stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
     rows, step = shape[1], attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])

@@ -3,10 +3,10 @@
     y = A^T ((G g) * (B^T d))        y[i] = sum over k of d[stride i + k] g[k],   0 <= i < m,  0 <= k < window
 
 A tile of m outputs reads `(m - 1) stride + window` inputs. With a stride the sum falls into phases: tap k meets inputs
-that are k away from a multiple of the stride, so the taps k = p, p + stride, p + 2 stride ... and the inputs
-p, p + stride ... are a correlation of stride one among themselves. The products of all phases stand beside each other:
-rows of G and of B^T that belong to a phase have entries for its taps and inputs alone, and A^T adds the phases up.
-A phase of one tap takes its inputs as they are. A 3x3 window of stride 2 and 4x4 outputs so takes 81 products, not 144.
+that are k away from a multiple of the stride, so the taps k = p, p + stride, p + 2 stride ... and the inputs p, p +
+stride ... are a correlation of stride one among themselves. The products of all phases stand beside each other: rows of
+G and of B^T that belong to a phase have entries for its taps and inputs alone, and A^T adds the phases up. A phase of
+one tap uses its inputs untransformed. A 3x3 window of stride 2 and 4x4 outputs so takes 81 products, not 144.
 
 A phase is computed with polynomials' values at points (`toomcook.py`) or, where that would lose digits, by Fourier's
 transform (`fourier.py`).
@@ -21,8 +21,8 @@ from tilewright.algorithms.winograd.operators.fourier import fourier_matrices
 from tilewright.algorithms.winograd.operators.toomcook import Matrix, winograd_matrices
 
 MAX_POINTS = 8
-"""Inputs of a tile (a side, a phase) up to which polynomials are evaluated at points; larger ones take Fourier's
-transform."""
+"""The largest number of inputs of a tile's phase per side for which polynomials are evaluated at points; larger ones
+use Fourier's transform."""
 
 
 def reach(m: int, window: int, stride: int = 1) -> int:
@@ -69,18 +69,18 @@ def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Ma
 
 
 def _dense(m: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """The matrices of stride one."""
+    """The matrices for stride 1."""
     return winograd_matrices(m, taps) if m + taps - 1 <= MAX_POINTS else fourier_matrices(m, taps)
 
 
 def _identity(m: int) -> tuple[Matrix, Matrix, Matrix]:
-    """A window of one tap: each output is a product."""
+    """The matrices for a window of one tap: each output is a product."""
     each = tuple(tuple(Fraction(i == j) for j in range(m)) for i in range(m))
     return each, ((Fraction(1),),) * m, each
 
 
 def _spread(row: tuple[Fraction, ...], phase: int, stride: int, length: int) -> tuple[Fraction, ...]:
-    """Entries at steps of `stride`, from `phase` on, zeros between."""
+    """A row with the entries at steps of `stride`, from `phase` on, and zeros between."""
     result = [Fraction(0)] * length
     result[phase : phase + stride * len(row) : stride] = row
     return tuple(result)

@@ -6,9 +6,9 @@ integers, what a transform makes of any tile of codes, and of any filter of i8, 
     V = B^T d B     |V| <= 98 * 255        the positive entries of a row of B^T sum up to 7, as the negative ones do
     U = G g G^T     |U| <= 225 * 128
 
-All after them is linear, so sums may wrap: modulo 2^32 they are 30 * 30 times the convolution. The odd part of that has
-an inverse modulo 2^32, and a shift takes off the rest, which is 4. So a result is exact where it is less than 2^29 in
-magnitude: of up to `MAX_CHANNELS` channels. The points 0, +-1, +-2 would leave 2^25.
+The rest is linear, so sums may wrap: modulo 2^32 they are 30 * 30 = 900 times the convolution. The odd factor 225 has
+an inverse modulo 2^32, and a shift divides by the factor 4. So a result is exact if it is less than 2^29 in magnitude:
+for up to `MAX_CHANNELS` channels. The points 0, +-1, +-2 would leave 2^25.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tilewright.support.errors import ShapeError
 POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-1/2")))
 
 CODES_TILE, CODES_WINDOW = 4, 3
-"""Outputs of a tile and taps of a window, a side, of which codes are transformed."""
+"""The outputs of a tile and the taps of a window, per side, for which codes are transformed."""
 
 PAIR = 2
-"""Channels that an instruction multiplies at once."""
+"""The number of channels that an instruction multiplies at once."""
 
 MAX_CHANNELS = (1 << 29) // (CODES_WINDOW**2 * 255 * 128)
-"""The most channels whose sums are exact."""
+"""The largest number of channels whose sums are exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Types of transformed tiles and filters and of sums, neighbouring channels that are multiplied at once, the three
-    matrices; a result is a sum times `inverse`, without its last `shift` bits."""
+    """The types of transformed tiles, filters and sums, the number of channels that are multiplied at once, and the
+    three matrices. A result is a sum times `inverse`, shifted right by `shift` bits."""
 
     tiles: DType
     sums: DType
@@ -49,8 +49,8 @@ class Numbers:
 
 
 def numbers(x: DType, m: int, window: int, stride: int) -> Numbers:
-    """How maps of type `x` are computed. Raises ShapeError for codes in other tiles, windows and strides than are
-    exact."""
+    """The numbers for maps of type `x`. Raises ShapeError for codes with tiles, windows or strides for which the method
+    is not exact."""
     if x.is_float:
         return Numbers(x, x, 1, transforms(m, window, stride))
     if (m, window, stride) != (CODES_TILE, CODES_WINDOW, 1):
@@ -67,7 +67,7 @@ def numbers(x: DType, m: int, window: int, stride: int) -> Numbers:
 
 @lru_cache(maxsize=1)
 def whole_matrices() -> tuple[tuple[Matrix, Matrix, Matrix], int]:
-    """`(A^T, G, B^T)` of integers, and how many times the convolution of one dimension their results are."""
+    """(`(A^T, G, B^T)` of integers, the factor by which their result exceeds the convolution in one dimension)."""
     at, g, bt = winograd_matrices(CODES_TILE, CODES_WINDOW, POINTS)
     into = [lcm(*(x.denominator for x in row)) for row in bt]
     back = [lcm(*(row[k].denominator for row in at)) for k in range(len(bt))]

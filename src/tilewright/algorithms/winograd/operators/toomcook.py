@@ -26,8 +26,8 @@ _GENERAL = tuple(map(Fraction, "0 1 -1 2 -2 1/2 -1/2 3/2 -3/2 2/3 -2/3".split())
 def default_points(m: int, r: int) -> tuple[Fraction, ...]:
     """The finite points of F(m, r): 0 and pairs of opposite signs, so that rows share their even and odd parts.
 
-    Five points are 0, +-5/8, +-3/2, whose error in f32 is a third of that of 0, +-1, +-2; likewise four.
-    Raises ValueError where there are none: up to 11 points are listed.
+    Five points are 0, +-5/8, +-3/2, with a third of the error in f32 of 0, +-1, +-2; four are similar. Raises
+    ValueError for more than 11 points, which are not listed.
     """
     count = m + r - 2
     if m < 1 or r < 1 or count > len(_GENERAL):

@@ -6,9 +6,9 @@
     d      = A^T M A                      once, window x window
 
 It is the correlation of F(window, tile): the weights are its outputs and the tiles of the gradient its taps. Its data
-are those of the convolution by F(tile, window), whose `B^T` is the same (`toomcook.py`). All sums are taken before the
-transform back, which is linear. Tiles are counted in tile rows of the whole batch, as in `convolution.py`; the plan may
-state the sum in chunks of `rows` of them (`sums_in_chunks`).
+are those of the convolution by F(tile, window), whose `B^T` is the same (`toomcook.py`). All sums are computed before
+the inverse transform, which is linear. Tiles are counted in tile rows of the whole batch, as in `convolution.py`; the
+plan may state the sum in chunks of `rows` of them (`sums_in_chunks`).
 
     data      x[N, C/b, H, W, b]
     gradient  g[N, F/b, H', W', b]      ->   d[F/b, C/b, window, window, b (of C), b (of F)]
@@ -34,7 +34,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class WinogradWeightAttrs(Attrs):
-    """Pixels of a tile of the result's gradient and taps of the window, a side each; pads of the convolution."""
+    """The attributes: pixels of a tile of the result's gradient and taps of the window, per side; pads of the
+    convolution."""
 
     tile: int
     window: int
@@ -65,7 +66,7 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
     chunks = ceildiv(lines, rows)
 
     def strips(of: Tensor, name: str, height: int, width: Expr, before: tuple[int, int]) -> Tensor:
-        """The lines of a map for each tile row, with zeros past it."""
+        """The stage of a map's lines for each tile row, with zeros past the map."""
 
         def element(chunk: Expr, row: Expr, block: Expr, i: Expr, v: Expr, lane: Expr) -> Expr:
             line = chunk * rows + row
@@ -78,7 +79,7 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
         return tensor
 
     def tiles(of: Tensor, name: str, matrix: te.ConstMatrix, length: int, strip: Tensor) -> Tensor:
-        """The tiles of a chunk, transformed: the rows of each, then the columns."""
+        """The stage of a chunk's transformed tiles: the rows of each, then the columns."""
         i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
         half: Tensor = te.compute(
             (*strip.shape[:3], const(size), *strip.shape[4:]),
@@ -121,7 +122,7 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
 
 
 def _reference(arrays: Sequence[Any], attrs: WinogradWeightAttrs) -> tuple[Any, ...]:
-    """In double precision, tile by tile."""
+    """The NumPy reference: in double precision, tile by tile."""
     x, g = (np.asarray(a, np.float64) for a in arrays)
     m, window, (top, left, _, _) = attrs.tile, attrs.window, attrs.pads
     size = m + window - 1

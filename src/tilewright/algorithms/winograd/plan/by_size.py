@@ -1,12 +1,12 @@
-"""Two layouts of the filters of one convolution, for maps of different sizes: which two, and when each is taken.
+"""Two layouts of the filters of one convolution, for maps of different sizes: which two, and when each is used.
 
 A transform's time is estimated as a line over the number of its tiles,
 
     cycles = each * tiles + fixed
 
-`fixed` being what the filters take to stream by, whatever the map is. Which of two lines is lower is asked at each call
-(`winograd/operators/by_size.py`), so the number of tiles says where one suits a map better, and where filters are too
-many for a small one.
+where `fixed` is the time to stream the filters, for any map. Each call compares two lines
+(`winograd/operators/by_size.py`), and so chooses by the number of tiles, which accounts for partial tiles and for large
+filters on small maps.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MIN_GAIN = 1.03
-"""How many times as long the best single layout must take in the mean to be worth a second one in memory and code: the
+"""The least factor by which two layouts must beat the best single one in the mean, to pay for memory and code: the
 temporaries of both versions are in a call's arena."""
 
 PAIRED = 4
-"""The best layouts over all sizes that are looked at in pairs, beside the best one for each size."""
+"""The number of layouts, the best over all sizes, that are tried in pairs, besides the best one for each size."""
 
 Layout = Direct | Winograd
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Cycles of a convolution in one layout, by its number of tiles; of pixels where it is computed directly."""
+    """The estimated cycles of a convolution in one layout as a function of its number of tiles; of pixels for the
+    direct algorithm."""
 
     layout: Layout
     each: int
@@ -60,8 +61,8 @@ def with_pairs(
     *,
     directly: bool,
 ) -> tuple[tuple[float, Layout | WinogradBySize], ...]:
-    """`tiles.ranked`, and two layouts together where several sizes of maps are estimated: by `shapes`, and by `small`
-    ones for which no single layout is estimated. `directly`: whether computing it as it is may be one of the two."""
+    """The result of `tiles.ranked` and, if several sizes of maps are estimated, a pair of layouts, for `shapes` and
+    also the `small` ones. `directly`: whether the direct algorithm may be one of the pair."""
     single = ranked(shapes, tiles, target)
     result = best_pair(shapes, small, tiles, target, directly)
     return single if result is None else tuple(sorted((*single, result), key=lambda option: option[0]))
@@ -75,8 +76,8 @@ def best_pair(
     target: Target,
     directly: bool,
 ) -> tuple[float, WinogradBySize] | None:
-    """The two layouts that take least together, with the mean cycles of the best single one less what they gain beyond
-    what a second one must; None where one is enough."""
+    """(estimate, the best pair of layouts); the estimate is the mean cycles of the best single layout, minus the gain
+    beyond `MIN_GAIN`. None if no pair gains enough."""
     single = ranked(shapes, tiles, target)
     options, sizes = [layout for _, layout in single], (*shapes, *small)
     if len(sizes) < 2 or len({(s.height, s.width) for s in sizes}) != len(sizes):
@@ -108,7 +109,7 @@ def _selected(outer: Line, inner: Line) -> WinogradBySize:
 def _together(
     outer: Line, inner: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
 ) -> list[float]:
-    """Cycles of each shape in whichever layout's linear cost model predicts less."""
+    """The cycles of each shape in whichever layout's line predicts less."""
     selected = [inner if inner.at(s) < outer.at(s) else outer for s in shapes]
     return [times[line.layout][k] for k, line in enumerate(selected)]
 
@@ -118,7 +119,7 @@ def _count(shape: WinogradProblem, layout: Layout) -> int:
 
 
 def _cycles(shape: WinogradProblem, shapes: tuple[WinogradProblem, ...], layout: Layout, target: Target) -> float:
-    """The estimated cycles of a size in a layout, in the blocks of tiles that are best for all."""
+    """The estimated cycles of a size in a layout, with the blocks of tiles that are best over all sizes."""
     if isinstance(layout, Direct):
         return direct(shape, target) * shape.images
     _, block = blocked(shapes, layout, target)[0]
@@ -126,7 +127,7 @@ def _cycles(shape: WinogradProblem, shapes: tuple[WinogradProblem, ...], layout:
 
 
 def _line(shapes: Sequence[WinogradProblem], layout: Layout, cycles: Sequence[float]) -> Line:
-    """The line that is nearest to the cycles, relative to them."""
+    """The line with the least relative errors to the cycles."""
     counts = [_count(s, layout) for s in shapes]
     weights = [1.0 / c**2 for c in cycles]
     total = sum(weights)

@@ -1,4 +1,5 @@
-"""Winograd convolution: one block of tiles at a time through all stages, so that everything between stays in cache.
+"""The plan of Winograd convolution: all stages process one block of tiles at a time, so that intermediates stay in
+cache.
 
     for tile block:
         for channel block:                          parallel
@@ -16,9 +17,9 @@
 NCHW maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
 is transposed when it is complete.
 
-The stages are those of `winograd/operators/convolution.py`, stated anew for blocks of tiles of the size that is chosen
-here; how many panels make a group the layout of the filters says. All tiles are read once for each group; what its
-panels read one after another, the tiles' parts of one element, stays in L2.
+The stages are those of `winograd/operators/convolution.py`, restated for blocks of tiles of the size that is chosen
+here; the layout of the filters determines the panels of a group. All tiles are read once for each group; the data that
+its panels read one after another, one element of all tiles, stays in L2.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class WinogradStages:
 
 
 def filters_of(product: Stage) -> Buffer:
-    """The filters of the products, of floats or in pairs of 16 bits."""
+    """The buffer of transformed filters, of floats or in pairs of 16 bits."""
     pairs = operands(product)
     weights = packed_operand(product) if pairs is None else pairs[1]
     assert weights is not None
@@ -116,13 +117,14 @@ def filters_of(product: Stage) -> Buffer:
 
 
 def dot_of(product: Stage, target: Target) -> Dot | None:
-    """The instruction of products of pairs of 16 bits; None of floats."""
+    """The instruction for products of pairs of 16 bits; None for floats."""
     pairs = operands(product)
     return None if pairs is None else find_dot(pairs[0].buffer.dtype, pairs[1].buffer.dtype, target)
 
 
 def stages(structure: Structure) -> WinogradStages | None:
-    """The stages if the function is a Winograd convolution, and what is after it can be computed tile by tile."""
+    """The stages if the function is a Winograd convolution, followed only by stages that can be computed tile by tile;
+    else None."""
     conv = structure.operator(CONV_WINOGRAD)
     if conv is None:
         return None
@@ -168,13 +170,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _result(result: WinogradStages) -> Buffer:
-    """The result that the operator writes, in channel blocks."""
+    """The buffer of the operator's result, in channel blocks."""
     (buffer,) = result.operator.stages[-1].writes
     return buffer
 
 
 def transform(result: WinogradStages) -> Winograd:
-    """The transform for which the filters are laid out."""
+    """The transform, as the layout of the filters determines it."""
     width, panels = (as_int(it.extent) for it in (result.product.spatial[-1], result.product.spatial[-3]))
     assert width is not None and panels is not None
     return Winograd(result.attrs.tile, width, panels)
@@ -244,10 +246,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def share(
     s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], count: int, target: Target
 ) -> LoopRef:
-    """Threads share blocks of tiles where there are enough, `count` of them at least by the sizes for which the layer
-    is estimated, for then each core has its tiles in its own cache; else they share each of the phases: the channels of
-    the tiles' transforms, then groups of panels or, where those are few, the elements of the products and then the
-    panels of the output. Returns the loop over rows of blocks, or over all blocks."""
+    """Let threads share blocks of tiles if there are enough (at least `count` for the sizes at which the layer is
+    estimated), since then each core has its tiles in its own cache; else let them share each of the phases: the
+    channels of the tiles' transforms, then groups of panels or, where those are few, the elements of the products and
+    then the panels of the output. Returns the loop over rows of blocks, or over all blocks."""
     if one_block_a_thread(count, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
         row_block = s.fuse(row_block, column_block)
@@ -260,7 +262,7 @@ def share(
 
 
 def input_transform(s: Schedule, result: WinogradStages, candidate: Candidate, target: Target) -> LoopRef:
-    """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
+    """Schedule the transform of the input by blocks of channels and tile rows. Returns the loop over channel blocks."""
     tiles, half, strip = (s.block(stage.name) for stage in (result.tiles, result.half, result.strip))
     if result.blocks is not None:
         lines, strip = read_contiguous(s, strip)
@@ -283,7 +285,7 @@ def input_transform(s: Schedule, result: WinogradStages, candidate: Candidate, t
 
 
 def constant_product(s: Schedule, block: BlockRef) -> None:
-    """Straight-line code over the constant matrix, in vectors over the channels."""
+    """Compute a product with a constant matrix by straight-line code, in vectors over the channels."""
     s.expand(block)
     s.vectorize(s.loops(block)[-1])
 
@@ -298,9 +300,9 @@ def products(
     by_parts: bool = True,
     least: int | None = None,
 ) -> tuple[LoopRef, BlockRef]:
-    """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
-    loop over the elements of a tile, and the block whose result the output's transform reads. `least`: so many of a
-    block's tiles there are on each of the maps for which the layer is estimated; None: all of them.
+    """Schedule the products in register tiles of `rows` tiles x filters, over parts of the channels or all at once.
+    Returns the loop over the elements of a tile, and the block whose result the output's transform reads. `least`: the
+    number of a block's tiles that exist on every map for which the layer is estimated; None: all of them.
 
     The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
     filter.
@@ -377,9 +379,8 @@ def register_tiles(
 def register_tiles_of_parts(
     s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """The register tiles where each part of the channels, `part` blocks, is added to what the ones before it gave:
-    the part of a
-    panel then stays in the first level of cache for all tiles, and sums are short, which keeps their errors small."""
+    """Schedule the products of register tiles over parts of `part` blocks of channels, which are added in memory: then
+    a panel's part stays in the first level of cache for all tiles, and sums are short, which keeps errors small."""
     channels = next(loop for it, loop in own_loops(s, product) if it.kind == "reduce")
     outer, _ = s.split(channels, factor=part)
     tile = s.rfactor(product, outer)
@@ -401,7 +402,7 @@ def output_loops(
     """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
     without the tiles.
 
-    Images, submaps and tile rows are counted together.
+    One loop covers images, submaps and tile rows.
     """
     m, rate = result.attrs.tile, result.attrs.dilation
     n, k, h, w, lane = s.loops(out)
@@ -433,8 +434,8 @@ def output_loops(
 def ordinary_loops(
     s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
-    """The loops where the output is NCHW: the tiles of a row, a block of channels of them, are transposed together when
-    they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
+    """The loops as of `output_loops` for NCHW output: the tiles of a row, for a block of channels, are transposed
+    together when they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
     assert result.nchw is not None
     m, lanes = result.attrs.tile, target.lanes(4)
     ordinary, panels = s.block(result.nchw.name), as_int(result.product.spatial[-3].extent)
@@ -470,8 +471,8 @@ def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    """A block of channels of a panel of filters at a time, transposed into the first level of cache, then in vectors of
-    doubles over the filters:
+    """Schedule the transform of filters by blocks of channels of a panel, which are transposed into the first level of
+    cache, then computed in vectors of doubles over the filters:
 
     for panel, block of channels:                       threads
         filter[channel, i, j, lane] = w[lane, channel, i, j]      transposed through registers

@@ -1,4 +1,4 @@
-"""How far a Winograd convolution in f32 is expected to be from the exact one, followed through the algorithm.
+"""A model of the error of a Winograd convolution in f32, from the roundings of each of its steps.
 
 Each rounding adds an error of its own: up to u = 2^-24 of what is rounded, in the mean square u^2 / 3 at most. With
 inputs of variance 1 and filters of variance 1 / (window^2 channels), so that outputs have variance 1, the variance of
@@ -9,17 +9,17 @@ matrices' rows, one factor a dimension:
     U = G g G^T    g[i] g[j] / channels           g[i] = sum of G[i, :]^2 / window
     M              b[i] g[i] b[j] g[j]
 
-What is off in M reaches the output p, q as sum A^T[p, i]^2 A^T[q, j]^2 of its variance: relative to M's own, all
+The variance of an error in M is multiplied by sum A^T[p, i]^2 A^T[q, j]^2 in output p, q: relative to M's own, all
 roundings before and in the transform of the output are amplified alike, by
 
     a[p] a[q]      a[p] = sum over i of A^T[p, i]^2 b[i] g[i]
 
 and their numbers add up: 1 of U; of V and of the output's transform as many as a row of B^T, or of A^T, has entries, in
 each of two passes; and of the products half as many as are summed in a row (the k-th rounding is of a sum of k), where
-parts of the channels are summed separately half of a part's and half of the parts.
-(Barabasz et al. 2020, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks",
-bound the worst case by the same factors; independent roundings are the model of Higham and Mary 2019, "A New Approach
-to Probabilistic Rounding Error Analysis".)
+parts of the channels are summed separately half of a part's and half of the parts. (Barabasz et al. 2020, "Error
+Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks", bound the worst case by the same
+factors; independent roundings are the model of Higham and Mary 2019, "A New Approach to Probabilistic Rounding Error
+Analysis".)
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tilewright.algorithms.winograd.operators.toomcook import Matrix
 from tilewright.algorithms.winograd.plan.tiles import part_of
 
 LARGEST_ERROR = 7.0
-"""Standard deviations (of this model, whose roundings are the largest) that no error of a million outputs exceeds. It
-is more than a million normal numbers would need, for an error is a product: it grows with the elements of the tile that
-it comes from. F(6, 3) of 128 channels reaches 6.4 among 800,000 outputs, on any machine that takes it
-(`python -m benchmarks.bench_layers --only conv3x3-128-256-56 --peers onnxruntime`, Zen 4, 2026-11-22)."""
+"""The number of standard deviations (in this model of largest roundings) that no error of a million outputs exceeds. It
+is larger than for a million normal numbers, since errors are proportional to the elements of their tile. F(6, 3) of 128
+channels reaches 6.4 among 800,000 outputs, on any machine that takes it (`python -m benchmarks.bench_layers --only
+conv3x3-128-256-56 --peers onnxruntime`, Zen 4, 2026-11-22)."""
 
 LARGEST_OUTPUT = 4.8
-"""Standard deviations of the largest of so many outputs: 4.83 in that layer."""
+"""The number of standard deviations of the largest of a million outputs: 4.83 in that layer."""
 
 
 def largest_error(tile: int, window: int, stride: int, channels: int, lanes: int) -> float:
@@ -54,10 +54,9 @@ def largest_error(tile: int, window: int, stride: int, channels: int, lanes: int
 
 
 def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> float:
-    """The largest error that is expected of a convolution's gradient by its weight, as a share of the largest
-    weight's: the weights are the
-    outputs of F(window, tile), `part` tiles are summed at once, and so many `parts` then. Both operands are transformed
-    in single precision."""
+    """The largest error that is expected of a convolution's gradient by its weight, as a share of the largest weight's:
+    the weights are the outputs of F(window, tile); sums are over `part` tiles at once, and then over `parts` such sums.
+    Both operands are transformed in single precision."""
     _, g, _ = transforms(window, tile)
     result = deviations(window, tile, 1, part, parts, filters=1 + 2 * longest(g))
     return LARGEST_ERROR / LARGEST_OUTPUT * max(result)
@@ -66,8 +65,8 @@ def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> floa
 @lru_cache(maxsize=1024)
 def deviations(tile: int, window: int, stride: int, part: int, parts: int, *, filters: int = 1) -> tuple[float, ...]:
     """The standard deviation of the error of output p, p of a tile, where outputs have variance 1: that of output p, q
-    is the geometric mean of those of p and q. `part` channels are summed at once, and so many `parts` then. `filters`:
-    roundings of an element of the transformed filters."""
+    is the geometric mean of those of p and q. Sums are over `part` channels at once, and then over `parts` such sums.
+    `filters`: the number of roundings of an element of the transformed filters."""
     at, g, bt = transforms(tile, window, stride)
     products = [squares(b) * squares(k) / window for b, k in zip(bt, g, strict=True)]
     rows = [sum(float(x) ** 2 * p for x, p in zip(row, products, strict=True)) for row in at]

@@ -5,8 +5,8 @@
     sums             read and written for each chunk, element by element, from where a group and a chunk stay
     weight           the transform back, once
 
-As a sum over tiles is as long as there are tiles, not channels, narrow layers do not lose by short sums, and small maps
-lose nothing by weights that stream by: the sums of a group stay where they are.
+The length of a sum is the number of tiles, not of channels, so that narrow layers have long sums too; and since the
+sums of a group stay in cache, small maps need not stream weights.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 MAX_TILES = 128
-"""Tiles of a chunk, about: a sum of so many products is one in registers."""
+"""The approximate number of tiles in a chunk: sums of so many products stay in registers."""
 
 FEWEST_TILES = 16
-"""Fewest tiles of a chunk, if the map has that many: with fewer, accumulating in memory costs as much as the
-products."""
+"""The least number of tiles in a chunk, if the map has that many: with fewer, accumulating in memory costs as much as
+the products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,7 @@ def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
 
 
 def lengths(problem: SumsProblem, tile: int, target: Target) -> set[tuple[int, int]]:
-    """The pairs of all ways: how many tiles one chunk sums, and how many chunks there are, whose sums are then
-    added."""
+    """(tiles that one chunk sums, number of chunks, whose sums are then added) of all ways."""
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)
     counts = {way.tilerows for way in ways(problem, tile, target)}
     return {(rows * across, ceil(problem.images * down / rows)) for rows in counts}

@@ -1,6 +1,7 @@
-"""The Winograd transform of a convolution, and how many tiles go through its stages at once: analytic estimates.
+"""The Winograd transform of a convolution, and the number of tiles that its stages process at once: analytic estimates.
 
-The transform binds the layout of the filters, so it is chosen with the algorithm; the block of tiles is the plan's.
+The transform determines the layout of the filters, so it is chosen with the algorithm; the plan chooses the block of
+tiles.
 
 Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
@@ -46,40 +47,40 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 ENOUGH = 4
-"""Blocks of tiles, or groups of panels, that share well among a few threads."""
+"""A number of blocks of tiles, or groups of panels, that a few threads share well."""
 
 SHORT_BLOCKS = 1.1
-"""The cost of two or three blocks against more, smaller ones: threads cannot share them, but must share the phases of
-each, with barriers between. A block alone is a small layer, for which nothing else is left."""
+"""The cost of two or three blocks against more, smaller ones: threads must share the phases of each, with barriers
+between. A single block is a small layer, which has no alternative."""
 
 PART = 128
-"""Channels that are summed in registers, about: filters of so many stay in the first level of cache, and an error grows
-with the length of a sum."""
+"""The approximate number of channels that are summed in registers: their filters stay in the first level of cache, and
+errors grow with the length of sums."""
 
 MAX_SHARE_RATIO = 2.0
-"""How many times as many channels as `PART`, or as few, a part may have to be an equal share of all."""
+"""The largest ratio, either way, between `PART` and a part of the channels that is an equal share of all."""
 
 SHORT_COLUMNS = 8
 MAX_TILES = 64
 
 MAX_EVEN = 14
-"""The most rows of a register tile of which the last ones have code of their own (`transform/loops/even.py`): where
-tiles are larger, a map of a few tiles takes as long as one that fills a register tile."""
+"""The largest number of rows of a register tile for which the last tiles have separate code
+(`transform/loops/even.py`): where tiles are larger, a map of a few tiles takes as long as one that fills a register
+tile."""
 
 RUNS = range(4, MAX_TILES + 1, 4)
-"""Tiles that follow each other, of a block."""
+"""The numbers of consecutive tiles in a block that are tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class WinogradProblem:
     """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
-    a dilation of d each image is d * d submaps (`winograd/operators/convolution.py`), each given as an image.
+    a dilation of d each of an image's d * d submaps (`winograd/operators/convolution.py`) counts as an image.
 
-    whole: images, height and width before that division; the same as the others if None.
-    model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
-    as the layers keep them: transformed ones are larger.
-    other: how many of these no transform makes larger, those of products and of windows of one pixel.
-    pairs: what multiplies codes of 8 bits, transformed to 16; None for floats.
+    whole: images, height and width before that division; the same as the others if None. model: bytes of all weights of
+    the model. A call finds its weights in the last cache only if all of them fit there, as the layers keep them:
+    transformed ones are larger. other: the bytes of these that no transform enlarges, those of products and 1x1
+    convolutions. pairs: the instruction for 8-bit codes, transformed to 16 bits; None for floats.
     """
 
     images: int
@@ -96,21 +97,22 @@ class WinogradProblem:
 
     @property
     def pixels(self) -> int:
-        """Outputs of an image, of one channel."""
+        """The number of an image's outputs, of one channel."""
         return self.height * self.width
 
     @property
     def source_bytes(self) -> float:
-        """Bytes of an element of the map, and of a weight."""
+        """The bytes of an element of the map, and of a weight."""
         return 4.0 if self.pairs is None else 1.0
 
     @property
     def transformed_bytes(self) -> float:
-        """Bytes of an element of a transformed tile or filter."""
+        """The bytes of an element of a transformed tile or filter."""
         return 4.0 if self.pairs is None else 2.0
 
     def away(self, size: int, target: Target) -> SharedLevel | None:
-        """Where a call finds its weights if layers like this keep `size` x `size` elements of each filter."""
+        """The level of memory that weights come from if layers like this store `size` x `size` elements of each filter;
+        None: a core's own."""
         growth = (size / self.window) ** 2
         if size != self.window:
             growth *= self.transformed_bytes / self.source_bytes
@@ -121,8 +123,8 @@ def problems_of(
     attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float, pairs: Dot | None = None
 ) -> tuple[WinogradProblem, ...]:
     """The problems of an operator whose result has this shape, in channel blocks, one for each number of images.
-    `model`: bytes of all weights that a call reads: the weights of a layer come from where these fit. `pairs`: what
-    multiplies its codes."""
+    `model`: the bytes of all weights that a call reads, which determine the level that they come from. `pairs`: the
+    instruction for codes."""
     images, separate = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / separate), ceil(w / separate)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
@@ -132,15 +134,15 @@ def problems_of(
 
 @dataclass(frozen=True, slots=True)
 class TileBlock:
-    """A block of tile rows and tile columns that go through all stages together; with 0 columns so many `rows` of one
-    tile, which follow each other through the rows of the map."""
+    """A block of tiles that all stages process together: `rows` x `columns`, or with 0 columns `rows` consecutive tiles
+    in row-major order of the map."""
 
     rows: int
     columns: int
 
     @property
     def count(self) -> int:
-        """Tiles."""
+        """The number of tiles in the block."""
         return self.rows * (self.columns or 1)
 
 
@@ -148,9 +150,9 @@ class TileBlock:
 def ranked(
     shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
-    """The transforms for a layer that is called with any of `shapes` (they differ in images and sizes of maps), each in
-    its best blocks of tiles, and computing it directly, with the mean cycles an image of the first size; the best
-    first."""
+    """The transforms for a layer that is called with any of `shapes` (they differ in images and sizes of maps), each
+    with its best blocks of tiles, and the direct algorithm, with the mean cycles of an image of the first size; the
+    best first."""
     choices = [
         Winograd(tile, width, panels)
         for tile in tiles
@@ -164,8 +166,8 @@ def ranked(
 
 
 def mean(cycles: Sequence[float], shapes: Sequence[WinogradProblem]) -> float:
-    """The mean cycles of an image of the first size: over numbers of images the usual mean, over sizes of maps the
-    geometric one, for being twice as slow on small maps weighs what being twice as fast on large ones does."""
+    """The mean cycles of an image of the first size: the arithmetic mean over numbers of images, the geometric one over
+    sizes of maps, so that twice as slow on small maps balances twice as fast on large ones."""
     maps: dict[tuple[int, int], list[float]] = {}
     for each, shape in zip(cycles, shapes, strict=True):
         maps.setdefault((shape.height, shape.width), []).append(each / shape.images)
@@ -182,7 +184,7 @@ def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> floa
 def blocked(
     shapes: tuple[WinogradProblem, ...], choice: Winograd, target: Target
 ) -> tuple[tuple[float, TileBlock], ...]:
-    """The blocks of tiles that a transform may go by, with the mean cycles an image; the best first."""
+    """(mean cycles per image, block of tiles) of each block for a transform, the best first."""
 
     def cycles(block: TileBlock) -> float:
         rows = best_rows(block, shapes, choice, target)
@@ -223,13 +225,13 @@ def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[TileBlock
 
 
 def groups(panels: int) -> Iterator[int]:
-    """Panels that go together: equal parts of all, for a part that is not full would be computed in vain."""
+    """The numbers of panels in a group that are tried: divisors, since a partial group would be computed in full."""
     return (n for n in range(1, panels + 1) if panels % n == 0)
 
 
 def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, rows: int | None = None) -> Cost:
-    """The estimate for all images in register tiles of so many rows, or of as many as are best: cycles of one core, and
-    of what others miss while threads share unequally."""
+    """The estimate for all images, with register tiles of `rows` rows (None: the best number): cycles of one core, plus
+    the idle cycles of others if threads share unequally."""
     rows = rows or best_rows(block, (shape,), choice, target)
     block = divided(shape, choice, block, rows)
     blocks = times(shape, choice, block)
@@ -242,8 +244,8 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
 
 
 def divided(shape: WinogradProblem, choice: Winograd, block: TileBlock, rows: int) -> TileBlock:
-    """The blocks of a map: where tiles follow each other, of about equal size in whole register tiles of so many rows
-    (`transform/loops/portions.py`)."""
+    """The block that a map is really divided into: consecutive tiles are in blocks of about equal size, in whole
+    register tiles of `rows` rows (`transform/loops/portions.py`)."""
     if block.columns:
         return block
     count = tiles_of(shape, choice)
@@ -251,18 +253,18 @@ def divided(shape: WinogradProblem, choice: Winograd, block: TileBlock, rows: in
 
 
 def last_block(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> TileBlock:
-    """The tiles that are computed of the last block: where tiles follow each other, no more than there are."""
+    """The part of the last block that is computed: of consecutive tiles only those that exist."""
     left = 0 if block.columns else tiles_of(shape, choice) % block.rows
     return TileBlock(left, 0) if left else block
 
 
 def tiles_of(shape: WinogradProblem, choice: Winograd) -> int:
-    """How many tiles there are."""
+    """The number of tiles."""
     return shape.images * ceil(shape.height / choice.tile) * ceil(shape.width / choice.tile)
 
 
 def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
-    """How many blocks of tiles there are."""
+    """The number of blocks of tiles."""
     if not block.columns:
         return ceil(tiles_of(shape, choice) / block.rows)
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
@@ -270,13 +272,13 @@ def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
 
 
 def one_block_a_thread(parts: int, target: Target) -> bool:
-    """Whether threads take blocks of tiles each for itself: where there are enough for a few of them, or as many for
-    each that a call is known to have. Else they share the phases of each."""
+    """Whether each thread processes separate blocks of tiles: if there are enough for a few threads, or equally many
+    for each thread of a call. Otherwise threads share the phases of each block."""
     return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
 
 
 def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target) -> float:
-    """The penalty of blocks that threads cannot share."""
+    """The factor on the time of blocks that threads cannot share well."""
     blocks = times(shape, choice, block)
     return SHORT_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 
@@ -334,7 +336,7 @@ def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, targe
 
 @lru_cache(maxsize=4096)
 def direct(shape: WinogradProblem, target: Target) -> float:
-    """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
+    """The estimated cycles of the convolution by the direct algorithm (`plans/convolution/tiles.py`)."""
     lanes, channels = target.lanes(4), shape.channels
     images, height, width = shape.whole or (shape.images, shape.height, shape.width)
     weights = shape.source_bytes * shape.window**2 * channels * shape.filters
@@ -401,8 +403,7 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
 
 
 def fewest(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd) -> int:
-    """How many tiles the smallest block has: fewer than `block.count` where the smallest map has fewer tiles than a
-    block."""
+    """The number of tiles in the smallest block: less than `block.count` if the smallest map has fewer tiles."""
     return block.count if block.columns else min(block.count, *(tiles_of(s, choice) for s in shapes))
 
 
@@ -449,7 +450,7 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
 
 
 def _arrival(weights: float, target: Target, away: SharedLevel | None, hinted: bool) -> float:
-    """Cycles in which filters arrive at the core. `hinted`: register tiles prefetch them for each other."""
+    """The cycles in which filters arrive at the core. `hinted`: register tiles prefetch them for each other."""
     rate = _bandwidth(weights, target, away)
     lines = weights / target.caches.line if hinted and rate < target.l2_bandwidth else 0.0
     return max(weights / rate, lines * target.costs.prefetching.hinted_line)

@@ -11,8 +11,9 @@
                     sums[xi, ...] += data[xi] gradient[xi]              a register tile, summed over the chunk's tiles
         out[...] = A^T sums A
 
-What a group sums, and both transforms of a chunk, stay in the second level of cache; every group transforms its chunks
-anew. The stages are those of `algorithms/winograd/operators/weight_gradient.py`, stated anew for the size of chunks.
+The sums of a group, and both transforms of a chunk, stay in the second level of cache; every group transforms its
+chunks again. The stages are those of `algorithms/winograd/operators/weight_gradient.py`, restated for the size of
+chunks.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _operator(structure: Structure) -> Operator[WinogradWeightAttrs]:
 
 
 def problem(operator: Operator[WinogradWeightAttrs]) -> SumsProblem:
-    """The problem that is computed, as the estimate knows it."""
+    """The problem that the function computes, as the estimate describes it."""
     (x,), (g,) = operator.stage("data_strip").reads, operator.stage("gradient_strip").reads
     images, channels, *_ = (as_int(d) or 1 for d in x.shape)
     _, filters, height, width, _ = (as_int(d) or 1 for d in g.shape)
@@ -74,7 +75,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def in_chunks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function in chunks of so many tile rows."""
+    """The function restated in chunks of `rows` tile rows."""
     structure = analyse(func)
     if not fits(structure, Target.parse("x86-64-v2")):
         raise refuse(
@@ -110,8 +111,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def products(s: Schedule, product: BlockRef, enclosing: LoopRef, candidate: Candidate) -> LoopRef:
-    """Sums over the tiles of a chunk in register tiles, added to those of the chunks before. Returns the loop inside
-    which a chunk's tiles are transformed: over the chunks or, where there is one alone, around its group."""
+    """Schedule the sums over a chunk's tiles in register tiles, which are added to those of earlier chunks. Returns the
+    loop inside which a chunk's tiles are transformed: over chunks or, if there is one, around its group."""
     *_, chunk, _ = s.loops(product)
     several = s.extent(chunk) != 1
     if several:
@@ -163,7 +164,8 @@ def transform(s: Schedule, operator: Operator[WinogradWeightAttrs], name: str, c
 
 
 def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[Added, ...]:
-    """Each group of blocks of filters transforms the data, and each of channels the gradient."""
+    """The work that is repeated: each group of blocks of filters transforms the data, and each group of channels the
+    gradient."""
     operator = _operator(structure)
     groups = {
         "data": number(operator.stage("product").spatial[2].extent) // candidate.knob("filters"),
