@@ -1,4 +1,5 @@
-"""Arithmetic on expressions: simplify, bound, prove. The one place that knows what index expressions can be.
+"""Arithmetic on expressions: simplify, bound, prove. All knowledge about the values of index expressions is in this
+package.
 
 `Extents` says that each of its variables lies in `[0, extent)`; symbols carry their own range and divisibility. i64
 arithmetic is taken as exact, other integers wrap.
@@ -21,7 +22,8 @@ from tilewright.arith.symbolic import Eliminator, eliminate
 from tilewright.ir.expr import Expr, Var, const
 
 _MEMO_LIMIT = 20_000
-"""Simplified expressions that one analyzer remembers; with more, all analyzers are forgotten."""
+"""The largest number of simplified expressions that one analyzer caches; beyond it the cache of analyzers is
+emptied."""
 
 
 @lru_cache(maxsize=32)
@@ -30,7 +32,7 @@ def _remembered(items: tuple[tuple[Var, Expr], ...], facts: tuple[Expr, ...]) ->
 
 
 def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer:
-    """An analyzer for these extents; the last few are kept, since passes ask many questions about one nest."""
+    """An analyzer for these extents; the last few are cached, since passes query one nest many times."""
     result = _remembered(tuple(extents.items()) if extents else (), facts)
     if result.remembered > _MEMO_LIMIT:
         _remembered.cache_clear()
@@ -85,7 +87,7 @@ def symbolic_bounds(
 
 
 def symbolic_limits(e: Expr, extents: Extents, context: Extents, assumptions: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The upper ends of `e` that the conditions `assumptions` say; the one of `symbolic_bounds` may be lower elsewhere.
+    """The upper bounds of `e` by the conditions `assumptions`; that of `symbolic_bounds` may be lower for some values.
 
     io*8 + ii < n  over  {ii: 8}:   symbolic_bounds(io*8 + ii) -> (io*8, io*8 + 7)    symbolic_limits -> (n - 1,)
     """

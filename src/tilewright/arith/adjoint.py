@@ -1,9 +1,9 @@
-"""Reverse mode over one scalar expression: what flows back to each of its leaves, in one sweep.
+"""Reverse-mode differentiation of one scalar expression: the gradients of all of its leaves in one sweep.
 
     adjoints(x * exp(y), g, [x, y])   ->   {x: g * exp(y), y: g * x * exp(y)}
 
-The partial derivatives are those of `derivative.py`, corners as there. A selection hands what flows back to the chosen
-branch and a zero to the other one, so that an infinity on the way does no harm to a branch that was not taken.
+The partial derivatives are those of `derivative.py`, including those at corners. A selection passes the gradient to the
+selected branch and zero to the other one, so that an infinity does no harm in a branch that was not selected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.support.errors import UnsupportedError
 
 def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr]) -> dict[Expr, Expr]:
     """The gradient by each of the floating point `leaves` (variables or loads) that `e` depends on, where `seed` is the
-    gradient of `e`. What stands in conditions and indices has none.
+    gradient of `e`. Conditions and indices have no gradient.
 
     Raises UnsupportedError naming the operators that have no derivative.
     """
@@ -35,7 +35,7 @@ def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr]) -> dict[Expr, Expr]:
 
 
 def _leading_to(e: Expr, leaves: set[Expr]) -> set[Expr]:
-    """The parts of `e` on the way to a leaf: floating point values, outside of conditions and indices."""
+    """The parts of `e` that depend on a leaf: floating point values, outside of conditions and indices."""
     memo: dict[Expr, bool] = {}
 
     def go(node: Expr) -> bool:
@@ -57,7 +57,7 @@ def _differentiable(node: Op) -> tuple[Expr, ...]:
 
 
 def _parents_first(e: Expr, wanted: set[Expr]) -> Sequence[Expr]:
-    """The wanted parts, each after all that it is an argument of."""
+    """The wanted parts, each after all operators that it is an argument of."""
     order: list[Expr] = []
     seen: set[Expr] = set()
 
@@ -75,7 +75,8 @@ def _parents_first(e: Expr, wanted: set[Expr]) -> Sequence[Expr]:
 
 
 def _parts(node: Op, flow: Expr, asked: Sequence[bool]) -> Sequence[Expr | None]:
-    """The gradients that flow to each argument that is asked for."""
+    """The gradient of each argument for which `asked` is true, if `flow` is that of the operator's result; None for the
+    others."""
     if node.name == "select":
         zero = const(0, node.dtype)
         yes = select(node.args[0], flow, zero) if asked[1] else None

@@ -1,7 +1,7 @@
 """The analyzer: what is known about variables, and the canonical form and range of expressions under it.
 
-`extents` says that each of its variables lies in `[0, extent)`; `facts` are conditions that hold. Everything found is
-remembered, so one analyzer should serve a whole loop nest. An i64 expression is simplified by its linear form (see
+`extents` says that each of its variables lies in `[0, extent)`; `facts` are conditions that hold. All results are
+cached, so one analyzer should serve a whole loop nest. An i64 expression is simplified by its linear form (see
 `forms`), whose atoms are simplified; other expressions by the rules (see `rules`).
 """
 
@@ -22,11 +22,11 @@ Extents = Mapping[Var, Expr]
 
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _PRODUCT_TERMS = 24
-"""Terms of a product of two sums above which it is not multiplied out."""
+"""The largest number of terms of a product of two sums that is multiplied out."""
 
 
 class _Stated:
-    """The memory of an analyzer before its facts counted: forms, ranges and the rest, true without them."""
+    """The cached results of an analyzer that do not depend on its facts."""
 
     __slots__ = ("divisors", "facts", "forms", "ranges", "simple")
 
@@ -75,8 +75,8 @@ class Analyzer:
         self._state(facts, ())
 
     def also(self, fact: Expr) -> Analyzer:
-        """An analyzer that knows one more fact: what a new one with all facts would be, whose first ones are simplified
-        already."""
+        """An analyzer that knows one more fact: equal to a new analyzer with all facts, but without simplifying the old
+        ones again."""
         result = Analyzer(self.extents)
         before = self._stated
         if before is not None:
@@ -86,7 +86,7 @@ class Analyzer:
         return result
 
     def _state(self, facts: Iterable[Expr], before: tuple[Form, ...]) -> None:
-        """Take facts for true, beside those that were simplified before."""
+        """Add facts to those that were simplified before."""
         known = (*before, *(f for fact in facts for f in compare.nonnegative_forms(self, self.simplify(fact))))
         if self._simple:
             copies = dict(self._forms), dict(self._simple), dict(self._ranges), dict(self._divisors)
@@ -101,11 +101,11 @@ class Analyzer:
 
     @property
     def remembered(self) -> int:
-        """How many expressions are kept."""
+        """The number of cached expressions."""
         return len(self._simple) + len(self._forms)
 
     def refutes(self, form: Form) -> bool:
-        """Whether `form` is negative at a point where the facts hold: then nothing proves that it is not."""
+        """Whether `form` is negative at some point where the facts hold, so that `form >= 0` cannot be proven."""
         known = self._points.get(self.facts != ())
         if known is None:
             known = self._points[self.facts != ()] = points.some(self.extents, self.facts)
@@ -255,7 +255,7 @@ class Analyzer:
     # -- ranges -------------------------------------------------------------------------------------------------
 
     def unbounded(self, atom: Expr) -> bool:
-        """Whether data decides an atom of i64, so that it may be any number."""
+        """Whether data determines an i64 atom, so that it may be any number."""
         if type(atom) is Var:
             return False
         done = self._unbounded.get(atom)
@@ -311,7 +311,8 @@ class Analyzer:
         return result if inside and limits.contains(result.hi or 0) else limits
 
     def _unwrapped(self, e: Op, interval: Interval) -> Interval:
-        """The interval of an i64 operator if its numbers are exact: everything where they are data's and may wrap."""
+        """The interval of an i64 operator if it does not wrap; the unbounded interval if it depends on data and may
+        wrap."""
         lo, hi = interval
         wraps = (lo is not None and lo < i64.min) or (hi is not None and hi > i64.max)
         if not wraps and (e.name not in _MAY_WRAP or (lo is not None and hi is not None)):
@@ -341,7 +342,8 @@ class Analyzer:
         return EVERYTHING
 
     def _quotient_range(self, x: Expr, d: int) -> Interval:
-        """The interval of `x // d`; of an even part of x, which is no multiple of d at its least, the next one up."""
+        """The interval of `x // d`. If the least value of x's range is excluded by a known divisor of x, the next
+        multiple of that counts."""
         bounds = self.bounds(x)
         result = interval.floordiv(bounds, Interval(d, d))
         if bounds.lo is None or bounds.lo % d == 0 or x.dtype is not i64 or not self.divides(d, self.form(x)):

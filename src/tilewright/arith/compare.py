@@ -28,10 +28,10 @@ TRUE = const(True)
 FALSE = const(False)
 ONE = const(1)
 _DEPTH = 8
-"""How many variables and atoms a proof may eliminate one after another."""
+"""The largest number of variables and atoms that a proof may eliminate one after another."""
 
 _STEPS = 120
-"""How many goals a proof may try: minima and maxima branch."""
+"""The largest number of goals that a proof may try: minima and maxima branch."""
 
 
 def decide(name: str, difference: Interval) -> Const | None:
@@ -133,7 +133,8 @@ def _equality(an: Analyzer, name: str, difference: Form) -> Expr:
 
 
 def _wrapped_equality(an: Analyzer, name: str, difference: Form) -> Expr:
-    """`difference == 0` modulo 2**64: an even sum is no odd number, but `2*x == 2*y` says nothing of `x == y`."""
+    """`difference == 0` modulo 2**64: parity decides it for an even sum and an odd number, but `2*x == 2*y` may not be
+    divided by 2."""
     terms, constant = difference
     constant -= ((constant >> 63) + 1 >> 1) << 64
     if not terms:
@@ -249,7 +250,7 @@ def _split_symbol(an: Analyzer, form: Form) -> bool:
 
 
 def _independent(an: Analyzer, form: Form) -> bool:
-    """True if the interval is exact, so that nothing more can be found: variables whose ranges do not depend on
+    """True if the interval is exact, so that no other method can prove more: variables whose ranges do not depend on
     others."""
     return all(type(atom) is Var and type(an.extents.get(atom, ONE)) is Const for atom in form[0])
 

@@ -2,9 +2,9 @@
 
     derivative(x * exp(x), x)   ->   exp(x) + x * exp(x)
 
-Where a function has a corner, the derivative is what PyTorch takes: halves for the two sides of `min` and `max` where
-they are equal, zero for `abs` at zero and for steps (`floor`, comparisons). Conditions have no derivative: that of a
-selection is taken from the chosen branch.
+At corners the derivative is that of PyTorch: a half for each argument of `min` and `max` if they are equal, zero for
+`abs` at zero and for steps (`floor`, comparisons). Conditions have no derivative: that of a selection is taken from the
+chosen branch.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _sign(x: Expr) -> Expr:
 
 
 def _extremum(a: Expr, b: Expr, first: Expr) -> Sequence[Expr]:
-    """The one that was taken gets all, equals get a half each."""
+    """The gradient of `min` and `max`: one for the selected argument, a half for each if they are equal."""
     same = call("eq", a, b)
     half, one, zero = _c(0.5, a), _c(1, a), _c(0, a)
     share = select(same, half, select(first, one, zero))
@@ -91,7 +91,8 @@ def _extremum(a: Expr, b: Expr, first: Expr) -> Sequence[Expr]:
 
 
 def _pow(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
-    """The exponent zero has a slope of zero, also at zero; a base of zero has none in the exponent."""
+    """The gradient of `pow`: for a zero exponent the base has slope zero, even at zero; for a zero base the exponent
+    has none."""
     x, y = args
     by_base = select(call("eq", y, _c(0, y)), _c(0, x), y * call("pow", x, y - _c(1, y)))
     flat = call("eq", x, _c(0, x)) & (y >= _c(0, y))
@@ -108,7 +109,7 @@ def _rule(slope: Callable[[Expr, Expr, Callable[..., Expr]], Expr]) -> Rule:
 
 
 STEPS = frozenset(row.name for row in FUNCTIONS.values() if row.slope is None)
-"""Functions that are flat wherever they have a slope."""
+"""Functions that have slope zero wherever it is defined."""
 
 RULES: dict[str, Rule] = {
     "add": lambda a, y: (_c(1, y), _c(1, y)),

@@ -63,7 +63,7 @@ def floordiv_const(an: Analyzer, a: Form, d: int) -> Form:
 
 
 def _split(an: Analyzer, a: Form, d: int) -> tuple[Form, Form]:
-    """`(q, r)` with `a = d*q + r`: the terms that d divides apart from the others."""
+    """`(q, r)` with `a = d*q + r`: the terms that d divides, and the others."""
     quotient: Form = ({}, a[1] // d)
     rest: dict[Expr, int] = {}
     for atom, c in a[0].items():
@@ -82,7 +82,7 @@ def _split(an: Analyzer, a: Form, d: int) -> tuple[Form, Form]:
 
 
 def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
-    """`atom / d`, known to be whole: of a product each factor takes what it can of the division, in order."""
+    """`atom / d`, known to be an integer: in a product each factor, in order, is divided by as much of d as it can."""
     parts = forms.factors(atom)
     if len(parts) > 1:
         left = d
@@ -242,11 +242,12 @@ def exact_quotient(a: Form, b: Form) -> Form | None:
 
 
 _LARGEST_QUOTIENT = 64
-"""The number of terms that a quotient may have."""
+"""The largest number of terms of a quotient."""
 
 
 def _leading(term: tuple[Expr, int]) -> tuple[int, list[str]]:
-    """Orders monomials by degree, then by factors: of two products with one factor in common as without it."""
+    """A sort key for monomials: by degree, then by factors; a common factor of two products does not change their
+    order."""
     parts = forms.factors(term[0])
     return len(parts), sorted((forms.order(p) for p in parts), reverse=True)
 
@@ -301,11 +302,12 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
 
 
 def _whole_quotients(an: Analyzer, atom: Expr, c: int) -> Form | None:
-    """`c` times a product of which some factors are quotients of dimensions that their divisors divide, with the one
-    fraction that all of them are divided by reduced, and split among the dimensions in their order; None if it is so.
+    """`c` times a product of which some factors are quotients of dimensions that their divisors divide, with the
+    fraction of `c` and all divisors reduced, and the rest divided among the dimensions in order; None if nothing
+    changes.
 
-    `24 * (h // 32)` is `3 * (h // 4)`, `h // 8 * (w // 32)` is `h // 32 * (w // 8)`, where 32 divides h and w. With
-    `p = h + -h % 4`, which 4 divides, `16 * b * (p // 4) * (p // 4)` is `b * p * p`.
+    `24 * (h // 32)` is `3 * (h // 4)`, `h // 8 * (w // 32)` is `h // 32 * (w // 8)`, where 32 divides h and w. With `p
+    = h + -h % 4`, which 4 divides, `16 * b * (p // 4) * (p // 4)` is `b * p * p`.
     """
     dimensions: list[tuple[Expr, int]] = []
     others: list[Expr] = []
@@ -393,8 +395,8 @@ def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: in
 
 
 def _same_digit(an: Analyzer, atom: Expr, y: Expr, k: int, m: int) -> bool:
-    """Whether `atom` is `(y // k) % m`, where it looks different because remainders within it were opened:
-    `(2*(i % 16) + j) % 4` is written as `(2*i + j) % 4`, its quotient not."""
+    """Whether `atom` is `(y // k) % m`, possibly in another form, because remainders inside were simplified: `(2*(i %
+    16) + j) % 4` is written as `(2*i + j) % 4`, its quotient not."""
     return mod_const(an, floordiv_const(an, an.form(y), k), m) == ({atom: 1}, 0)
 
 

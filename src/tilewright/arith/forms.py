@@ -182,7 +182,7 @@ def _plus(e: Expr, constant: int) -> Expr:
 
 
 def literal(value: int) -> Expr:
-    """A number; one that no i64 has as arithmetic on numbers that are, so that it stays what it is to who looks."""
+    """A literal; for a number outside of i64 an expression of i64 literals with that exact value."""
     if i64.min <= value <= i64.max:
         return const(value)
     above, rest = divmod(value, 1 << 62)

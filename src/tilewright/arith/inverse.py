@@ -1,4 +1,4 @@
-"""Index maps turned round: at which points of a box of loops do indices name a given element?
+"""Inverse index maps: the points of a box of loops at which given indices address a given element.
 
     (2*h + r - 1,)  over {h: 8, r: 3}     ->   h = (j0 - r + 1) // 2  for each r in 0:3
                                                where (j0 - r + 1) % 2 == 0, 0 <= h < 8
@@ -20,16 +20,16 @@ from tilewright.ir.rewrite import loads, variables
 from tilewright.support.classes import dataclass
 
 LARGE = 1 << 20
-"""The size that a range of unknown size counts as."""
+"""The number that an unknown range counts as."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """The points of a box at which indices have given values.
+    """The points of a box at which indices have certain values.
 
     free        variables that run over `0..extent`; each choice of them gives at most one point
     point       each variable of the box, as an expression of the values and the free variables
-    conditions  what must hold for the point to be one: without it there is none
+    conditions  conditions under which the point exists
     """
 
     free: tuple[tuple[Var, Expr], ...]
@@ -54,13 +54,13 @@ def invert(indices: Sequence[Expr], extents: Mapping[Var, Expr], values: Mapping
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """sum(factor * unknown) + rest == 0."""
+    """An equation: sum(factor * unknown) + rest == 0."""
 
     terms: Mapping[Var, int]
     rest: Expr
 
     def without(self, v: Var, other: _Equation) -> _Equation:
-        """This with an unknown that stands in the other one eliminated: a combination of both."""
+        """This equation with an unknown that it shares with `other` eliminated by a combination of both."""
         a, b = self.terms.get(v, 0), other.terms[v]
         if a == 0:
             return self
@@ -73,7 +73,7 @@ class _Equation:
 
 @dataclass(slots=True)
 class _System:
-    """Unknowns with their ranges `low..low + extent`, and equations between them; what was solved, in order."""
+    """Unknowns with their ranges `low..low + extent`, the equations between them, and the solved unknowns in order."""
 
     extents: dict[Var, Expr]
     lows: dict[Var, Expr] = field(default_factory=dict)
@@ -83,7 +83,8 @@ class _System:
     solved: list[tuple[Var, _Equation]] = field(default_factory=list)
 
     def equation(self, e: Expr) -> _Equation | None:
-        """An expression as a combination of unknowns, which grow by quotients and remainders."""
+        """An expression as a combination of unknowns; adds unknowns for its quotients and remainders. None if that is
+        not possible."""
         form = linear(e, self.extents)
         terms: dict[Var, int] = {}
         rest: Expr = const(form.constant)
@@ -120,7 +121,8 @@ class _System:
         return known[0] if e.name == "floordiv" else known[1]
 
     def solve(self) -> None:
-        """Gauss's elimination over integers: an equation and an unknown at a time, the fewest unknowns first."""
+        """Solve the system by Gauss's elimination over integers: one equation and unknown at a time, fewest unknowns
+        first."""
         left = self.equations
         while True:
             candidates = [e for e in left if e.terms]

@@ -1,4 +1,4 @@
-"""Sizes of memory fit 64 bits: what is refused when a program is compiled, and what each call looks at.
+"""Checks that sizes of memory fit 64 bits: when a program is compiled, and in each call.
 
 Every product of extents that becomes a buffer (a value, a workspace, an arena's part, a cache) passes `check_bytes`,
 which computes it in whole numbers of any length for the smallest sizes that there can be. For larger ones `tw_shapes`
@@ -19,12 +19,12 @@ from tilewright.runtime.specs import MAX_BYTES
 from tilewright.support.errors import ShapeError
 
 TOO_LARGE = float(1 << 61)
-"""From here on a number may not fit an i64 once it was rounded."""
+"""The least floating-point estimate of a number that may not fit an i64."""
 
 
 def check_bytes(size: Expr, where: str) -> Expr:
-    """A size in bytes as it is. Raises ShapeError where it is more than can be addressed for the smallest sizes, or a
-    constant below 0."""
+    """Return the size in bytes. Raises ShapeError if it cannot be addressed even for the smallest values of symbols, or
+    is negative."""
     least = at_smallest(size)
     if least is not None and (least > MAX_BYTES or (least < 0 and not variables(size))):
         raise ShapeError("more memory than there can be", where=where, expected=f"0 to {MAX_BYTES} bytes", got=least)
@@ -37,8 +37,8 @@ def at_smallest(e: Expr) -> int | None:
 
 
 def exact(e: Expr, values: Mapping[Var, int]) -> int | None:
-    """The value of an expression where variables have these, in whole numbers of any length; None where it is of
-    something else, or divides by 0."""
+    """The value of an expression for these values of variables, in integers of any length; None if it contains other
+    terms, or divides by 0."""
     if type(e) is Const:
         return bool(e.value) if e.dtype is boolean else int(e.value)
     if type(e) is Var:
@@ -70,7 +70,7 @@ def guarded(e: Expr) -> Expr:
 
 
 def held(e: Expr) -> Expr:
-    """A condition, or false where one of its numbers is so large that it may not fit an i64."""
+    """The condition, or false if one of its numbers is so large that it may not fit an i64."""
     compared = [a for part in walk_expr(e) if part.dtype is boolean for a in part.children if a.dtype is i64]
     sizes = [size for size in map(_magnitude, compared) if not isinstance(size, Const)]
     return all_of([*(size <= const(TOO_LARGE, f64) for size in sizes), e])

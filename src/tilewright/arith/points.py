@@ -1,7 +1,7 @@
-"""Points: numbers for variables within their ranges, at which a goal that does not hold is refuted before it is tried.
+"""Sample points: values of variables within their ranges, at which a false goal is refuted before a proof is tried.
 
-A proof of `form >= 0` eliminates variables and atoms, and one that comes to nothing takes all of its steps. Where the
-form is negative at one point, there is no proof; a minimum and a maximum of much the same have such points mostly.
+A proof of `form >= 0` eliminates variables and atoms, and a failing proof takes all of its steps. If the form is
+negative at one point, there is no proof, which is usual for goals with minima and maxima.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Op, Var
 
 _COUNT = 6
-"""Points of an analyzer: all at their least, at their most, and some between."""
+"""The number of points of an analyzer: all variables at their least, at their most, and some between."""
 _TRIED = 40
-"""How many are looked at for those where the facts hold."""
+"""The largest number of points that are tried to find those where the facts hold."""
 _SPANS = (10, 1000, 100)
-"""How far from the end that is known, or from 0, a symbol without bounds may be."""
+"""Distances from the known end of a range, or from 0, at which a variable without bounds is sampled."""
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
     "add": operator.add,
@@ -45,8 +45,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class Point:
-    """Numbers for variables, made when they are asked for, and what expressions are there: None where that is not
-    known, as of what memory says, or where a variable has no value."""
+    """Values of variables, chosen on demand, and of expressions at this point; None if unknown, as for values from
+    memory, or if a variable has no value."""
 
     __slots__ = ("extents", "number", "values")
 
@@ -107,7 +107,7 @@ class Point:
 
 
 def some(extents: Mapping[Var, Expr], facts: tuple[Form, ...]) -> tuple[Point, ...]:
-    """Points where forms that are known not to be negative are not."""
+    """Points at which the facts, forms that are known not to be negative, hold."""
     result: list[Point] = []
     for number in range(_TRIED if facts else _COUNT):
         point = Point(number, extents)

@@ -5,8 +5,9 @@ greedy method of Hartley 1996, "Subexpression sharing in filters using canonic s
 instead of digits). Rows that differ in the signs of some columns so get their even and odd parts, columns that differ
 in the signs of some rows their sums and differences. A multiply-add counts as one operation, as a sum or product does.
 
-Of matrices with many entries, rows that are sums of two others are made of these, and columns that are go with these:
-where the third column is the sum of the first two, `y = M x` has `x0 + x2` and `x1 + x2` in their place.
+In matrices with many entries, rows that are sums of two others are computed from these, and columns that are sums of
+two others are merged into these: where the third column is the sum of the first two, `y = M x` has `x0 + x2` and `x1 +
+x2` in their place.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ Terms = tuple[tuple[Fraction, int], ...]
 """A sum of `factor * value`; values are numbered, the inputs first, then the variables in order."""
 
 _TRIALS = 12
-"""Further greedy searches, each with ties broken at random; the best of all is taken."""
+"""The number of further greedy searches, each with random tie-breaking; the best result is used."""
 _MAX_SHARED = 4096
-"""Entries of a matrix above which nothing is shared: the search is quadratic in the rows."""
+"""The largest number of entries of a matrix for which sums are shared: the search is quadratic in the rows."""
 _LONG = 3
-"""Entries of a row or column from which on it is worth being made of others."""
+"""The least number of entries of a row or column for which computing it from others pays."""
 _LARGE = 128
-"""Entries of a matrix above which sums of whole rows and columns are looked for, and only one greedy search is made."""
+"""The number of entries above which sums of whole rows and columns are searched for, and only one greedy search is
+made."""
 _Rows = list[dict[int, Fraction]]
 _Vector = tuple[tuple[int, Fraction], ...]
 _Pair = tuple[int, int, int]
-"""Two columns and the number of the second's factor divided by the first's."""
+"""(first column, second column, number of the ratio of the second's factor to the first's)."""
 
 
 @dataclass(frozen=True, slots=True)

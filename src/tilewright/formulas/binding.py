@@ -19,7 +19,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError, Problems
 
 MAX_ELEMENTS = 1 << 40
-"""Elements of a result: a size beyond any use."""
+"""The largest number of elements of a result: a size beyond any use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def _declared_type(declared: Declaration, source: Source) -> DType:
 
 
 def _place(nests: Nests, name: str) -> tuple[int, int]:
-    """Where an input is first read."""
+    """The offsets in the text of the first read of an input."""
     results = (
         n.at for nest in nests.nests for e in nest.nodes for n in walk(e) if isinstance(n, Read) and n.tensor == name
     )
@@ -181,7 +181,7 @@ def _derived(nests: Nests, types: list[TensorType]) -> list[TensorType]:
 
 
 def _symbol(classes: _Classes, root: object, name: str, k: int, used_names: set[str]) -> Expr:
-    """A symbol called as the size or an index of its dimension is."""
+    """A symbol with the name of the dimension's size or index."""
     named = [key[-1] for key in classes.members(root) if key[0] == "size"]
     indices = [str(key[-1]).upper() for key in classes.members(root) if key[0] == "index"]
     for label in (*map(str, named), *indices, f"{name}_{k}"):
@@ -191,8 +191,8 @@ def _symbol(classes: _Classes, root: object, name: str, k: int, used_names: set[
 
 
 def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
-    """Dimensions that an index runs through alone are of one size, and so is that of the result; not where a range is
-    stated or something else is added to the index anywhere."""
+    """Merge the classes of all dimensions that an index alone indexes, including the result's, since they have one
+    size; but not if its range is stated, or the index occurs in a sum."""
     stated = {r.index for r in nest.ranges}
     alone: dict[str, list[tuple[str, str, int]]] = {}
     mixed: set[str] = set()
@@ -214,7 +214,7 @@ def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
 
 
 def _moving(index: Node) -> set[str]:
-    """The names that an index is made of; those inside of another read (a gather) move that one alone."""
+    """The names in an index, without those inside of a nested read (a gather)."""
     if isinstance(index, Read):
         return set()
     own = {index.name} if isinstance(index, Name) else set()
@@ -222,7 +222,7 @@ def _moving(index: Node) -> set[str]:
 
 
 class _Classes:
-    """Sets of keys that are one (union and find)."""
+    """Equivalence classes of keys (union-find)."""
 
     def __init__(self) -> None:
         self.parent: dict[tuple[object, ...], tuple[object, ...]] = {}

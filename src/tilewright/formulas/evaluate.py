@@ -62,7 +62,7 @@ class _Grid:
         return np.asarray(reduced).astype(kind)
 
     def reducer(self, kind: np.dtype[Any]) -> tuple[Any, Any]:
-        """NumPy's reduction and what it starts from."""
+        """NumPy's reduction function and its initial value."""
         match self.nest.reducer:
             case "any":
                 return np.logical_or, np.False_
@@ -77,7 +77,7 @@ class _Grid:
         return np.add, kind.type(0)
 
     def position(self, value: Array, retained: Array) -> Array:
-        """The first place of the extreme or of a NaN among those that are kept; -1 if none is."""
+        """The first position of the extremum, or of a NaN, among `retained` elements; -1 if there are none."""
         (index,) = self.nest.reduced
         start = self.ranges[index][0]
         _, worst = self.reducer_of_position(value.dtype)
@@ -100,7 +100,7 @@ class _Grid:
     # -- elements ------------------------------------------------------------------------------------------------------
 
     def typed(self, value: Any) -> Array:
-        """A literal alone as an f32, i64 or bool."""
+        """A value as an array: a literal alone becomes an f32, i64 or bool."""
         if isinstance(value, np.ndarray | np.generic):
             return np.asarray(value)
         return np.asarray(value, np.float32 if isinstance(value, float) else None)
@@ -181,7 +181,7 @@ class _Grid:
         return elements
 
     def guarded(self, value: Array, extent: int) -> Array:
-        """Whatever a branch that is not taken would read may be read here."""
+        """Indices clamped to the extent, since the branch of a selection that is not taken may read out of bounds."""
         return np.clip(value, 0, max(extent - 1, 0))
 
 
@@ -200,7 +200,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _of_literals(name: str, a: Any, b: Any) -> Any:
-    """An operator of two literals: a number again, or an element of the type that they have together."""
+    """The result of an operator on two literals: again a number, or an element of their common type."""
     if name in _OPERATORS and not isinstance(a, bool) and not isinstance(b, bool):
         return _OPERATORS[name](a, b)
     kind = np.float32 if isinstance(a, float) or isinstance(b, float) else None

@@ -1,4 +1,4 @@
-"""The loops that a comprehension was understood as, to be read."""
+"""Print the loops that a comprehension stands for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STEPS: Mapping[Reducer, tuple[str, str]] = {
     "any": ("False", "{y} or {x}"),
     "all": ("True", "{y} and {x}"),
 }
-"""The value from which a reduction starts, and a step of it."""
+"""For each reducer its initial value and the formula of a step."""
 
 
 def explain(program: Program, typed: bool = True) -> str:

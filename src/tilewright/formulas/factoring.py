@@ -24,11 +24,11 @@ from tilewright.ir.graph import TensorType
 from tilewright.support.classes import dataclass
 
 WORTH = 0.75
-"""The share of a single sum's work that steps may have."""
+"""The largest work of steps, relative to that of a single sum, for which they are used."""
 MAX_INDICES = 6
-"""Reduced indices whose orders are all looked at; sums over more stay as they are."""
+"""The largest number of reduced indices for which all orders are tried; sums over more stay as they are."""
 LARGEST = 1 << 24
-"""Elements that a step's result may have."""
+"""The largest number of elements of a step's result."""
 UNKNOWN = 64
 """The number that stands for a symbolic size."""
 
@@ -61,7 +61,7 @@ class Step:
 
 
 def factored(bound: Bound, shapes: Shapes) -> tuple[Bound, ...]:
-    """A nest as steps, of which the last one gives its result; the nest alone where that is no less work. `shapes` are
+    """A nest as steps, the last of which computes its result; the nest alone if steps are not less work. `shapes` are
     those of all tensors so far."""
     factors = _factors(bound, shapes)
     if factors is None:
@@ -112,7 +112,7 @@ def _mentioned(node: Node, known: set[str]) -> frozenset[str]:
 
 
 def whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
-    """Whether a part of an element is a read that runs through whole dimensions."""
+    """Whether a factor is a read of a whole tensor, with an index running over each whole dimension."""
     if not isinstance(part, Read) or part.outside:
         return False
     return all(
@@ -125,7 +125,8 @@ def whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
 
 
 def _steps(factors: Sequence[Factor], order: Sequence[str], left: Sequence[str]) -> tuple[Step, ...]:
-    """The steps that sum over the indices in this order; each also over those that nothing else depends on."""
+    """The steps that sum over the indices in this order; each also sums over indices that only its own factors depend
+    on."""
     rest = list(factors)
     done: set[str] = set()
     steps: list[Step] = []
@@ -149,7 +150,7 @@ def _steps(factors: Sequence[Factor], order: Sequence[str], left: Sequence[str])
 
 
 def _work(steps: Iterable[Step], sizes: Mapping[str, int]) -> int:
-    """Multiplications of all steps."""
+    """The number of multiplications of all steps."""
     return sum(prod(sizes[i] for i in s.indices) * max(1, len(s.factors) - 1) for s in steps)
 
 

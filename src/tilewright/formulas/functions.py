@@ -10,19 +10,19 @@ from tilewright.ir.functions import FUNCTIONS
 UNARY: dict[str, str] = {
     name: name for name in (*(row.name for row in FUNCTIONS.values() if not row.inner), "abs", "isnan", "isinf")
 }
-"""Functions of one element, with the scalar operator that each is."""
+"""For each function of one element its scalar operator."""
 BINARY: dict[str, str] = {"min": "min", "max": "max", "pow": "pow", "atan2": "atan2", "fmod": "fmod"}
-"""Functions of two elements."""
+"""For each function of two elements its scalar operator."""
 COMPOSED: dict[str, tuple[int, int]] = {"relu": (1, 1), "isfinite": (1, 1)}
-"""Functions made of other ones."""
+"""For each function that is composed of others the least and the largest number of its arguments."""
 
 ARITY: dict[str, tuple[int, int]] = (
     dict.fromkeys(UNARY, (1, 1)) | dict.fromkeys(BINARY, (2, 2)) | COMPOSED | {"min": (2, 32), "max": (2, 32)}
 )
-"""How many arguments each function takes, at least and at most."""
+"""The least and the largest number of arguments of each function."""
 
 OUTSIDE = ("pad", "clamp", "wrap")
-"""Functions of a read, which say what it gives outside of its tensor."""
+"""Functions of a read, which define its result outside of the tensor."""
 
 CONSTANTS: dict[str, bool | float] = {
     "inf": math.inf,
@@ -31,7 +31,7 @@ CONSTANTS: dict[str, bool | float] = {
     "True": True,
     "False": False,
 }
-"""Names of numbers."""
+"""Names of constants."""
 
 
 _TYPES: dict[str, DType] = {t.name: t for t in ALL if t.bits >= 8}

@@ -9,9 +9,9 @@ from tilewright.formulas.source import At, Source
 from tilewright.support.classes import dataclass
 
 MAX_LENGTH = 1 << 16
-"""Characters of a text."""
+"""The largest number of characters of a text."""
 MAX_TOKENS = 8192
-"""Tokens of a text."""
+"""The largest number of tokens of a text."""
 
 Kind = Literal["number", "name", "assign", "sign", "newline", "end"]
 
@@ -44,7 +44,7 @@ class Token:
 
 
 def tokens_of(source: Source) -> list[Token]:
-    """All tokens and an end mark; line ends inside of parentheses and brackets are none."""
+    """All tokens and an end mark; line ends inside of parentheses and brackets are skipped."""
     text = source.text
     if len(text) > MAX_LENGTH:
         source.fail("the text is too long", (0, 1), expected=f"at most {MAX_LENGTH} characters", got=len(text))

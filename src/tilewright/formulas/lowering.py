@@ -66,7 +66,7 @@ class _Lowering:
     names: dict[str, Expr] = field(default_factory=dict)
     axes: dict[Var, Expr] = field(default_factory=dict)
     reads: dict[Load, Read] = field(default_factory=dict)
-    """Where each read that must be inside stands."""
+    """For each load that must be in bounds the read in the text."""
 
     @property
     def source(self) -> Source:
@@ -120,7 +120,7 @@ class _Lowering:
         return created
 
     def reducible(self) -> Expr:
-        """The element that is reduced; outside of the loops that reduce, only its type is meant."""
+        """The element that is reduced; outside of the reduction's loops it is used for its type only."""
         nest = self.nest
         named = self.names
         self.names = {i: const(0) for i in nest.reduced} | named
@@ -285,7 +285,7 @@ class _Lowering:
         return binary(op, *typed)
 
     def folded(self, op: str, values: Sequence[Value], node: Apply) -> Value | None:
-        """Literals alone; None where they become elements first."""
+        """The result of an operator on literals; None if they have to become elements first."""
         a, b = values
         if isinstance(a, bool) or isinstance(b, bool) or isinstance(a, Expr) or isinstance(b, Expr):
             return None
@@ -328,7 +328,8 @@ class _Lowering:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def read(self, node: Read) -> Expr:
-        """An element of a tensor: where it is outside, as the text says; from data, the nearest."""
+        """An element of a tensor: outside of it, the value that the text defines; for an index from data, the nearest
+        element."""
         tensor = self.tensors[node.tensor]
         if len(node.indices) != tensor.ndim:
             got = f"{len(node.indices)} indices"
@@ -382,7 +383,8 @@ class _Lowering:
         return cast(value, i64)
 
     def check_reads(self, e: Expr, condition: Expr) -> None:
-        """Raises unless every read is proved to be inside, under the conditions under which it happens."""
+        """Raise ComprehensionError unless every read is proved to be in bounds, under the conditions under which it
+        happens."""
         if any(is_const(n, 0) for n in self.axes.values()):
             return  # nothing is read
         premises = () if is_const(condition, True) else (condition,)
@@ -412,14 +414,14 @@ class _Lowering:
 
 
 def _joint(values: Sequence[Value]) -> DType:
-    """The type of literals beside each other."""
+    """The common type of literals that are operands of one operator."""
     if any(isinstance(v, float) for v in values):
         return f32
     return boolean if all(isinstance(v, bool) for v in values) else i64
 
 
 def _cast_to(tensor: te.Tensor, kind: DType, name: str) -> te.Tensor:
-    """A stage that rounds to another type; the tensor itself where it has it."""
+    """A stage that rounds to another type; the tensor itself if it has that type."""
     if tensor.dtype is kind:
         return tensor
     result: te.Tensor = te.compute(tensor.shape, lambda *i: cast(tensor[i], kind), name=name)

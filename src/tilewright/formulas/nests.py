@@ -177,7 +177,7 @@ class _Reader:
         at: At,
         label: str,
     ) -> None:
-        """Note a nest, once it is known that every index in it is one of its loops."""
+        """Add a nest, after a check that every index in it is one of its loops."""
         known = {*left, *own}
         for e in (body, condition):
             for n in walk(e) if e is not None else ():
@@ -210,7 +210,7 @@ class _Reader:
                 self.report(f"there is no index {r.index!r}", r.at, expected=f"one of {', '.join(sorted(used))}")
 
     def resolved(self, node: Node, s: Statement) -> Node:
-        """The node with scalars read, and every read checked."""
+        """The node with names of scalars replaced by reads, and every read checked."""
 
         def change(n: Node) -> Node | None:
             if isinstance(n, Name) and (n.name in self.inputs or n.name in self.targets):
@@ -237,7 +237,7 @@ class _Reader:
             )
 
     def check_sizes(self, s: Statement) -> None:
-        """Sizes of tensors whose ranks are known, after all of them have been read."""
+        """Check the sizes of tensors against their ranks, after all tensors have been read."""
         parts = (s.body, s.condition, *(e for r in s.ranges for e in (r.lo, r.hi)))
         for n in (n for e in parts if e is not None for n in walk(e)):
             if not isinstance(n, Size):

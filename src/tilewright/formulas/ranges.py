@@ -24,7 +24,7 @@ from tilewright.support.classes import dataclass
 Shape = tuple[Expr, ...]
 
 LARGEST = 1 << 40
-"""An index takes fewer values than this."""
+"""The bound below which the number of values of an index must be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The meanings of names in a nest: sizes and shapes. `assuming`: what may be negative is taken not to be, where
-    nothing will be compiled."""
+    """The meanings of names in a nest: sizes and shapes. `assuming`: sizes that may be negative are assumed not to be,
+    as nothing will be compiled."""
 
     source: Source
     sizes: Mapping[str, Expr]
@@ -328,7 +328,7 @@ def _disagree(index: str, ends: list[_End], scope: Scope) -> None:
 
 
 def _ambiguous(index: str, nest: Nest, accesses: list[_Access], scope: Scope) -> None:
-    """No access has one unknown index only."""
+    """Raise an error for an index: no access contains it as the only unknown one."""
     inside = [a for a in accesses if any(isinstance(m, Name) and m.name == index for m in walk(a.node))]
     reads = (n for e in nest.nodes for n in walk(e) if isinstance(n, Read))
     places = (

@@ -17,7 +17,7 @@ from tilewright.ir.expr import Expr
 from tilewright.support.classes import dataclass
 
 _AS_LESS = {"<=": ("<=", False), "<": ("<", False), ">=": ("<=", True), ">": ("<", True)}
-"""Comparisons as `<=` or `<`, and whether their sides change places for that."""
+"""For each comparison its form with `<=` or `<`, and whether its sides change places."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ At = tuple[int, int]
 """A piece of a text: the offset of its first character and the one after its last."""
 
 NOWHERE: At = (0, 0)
-"""The place of what stands in no text."""
+"""The place of a node that is not from a text."""
 
 _WIDEST = 200
-"""Characters of a line that an error shows."""
+"""The largest number of characters of a line that an error shows."""
 
 
 @dataclass(frozen=True, slots=True)

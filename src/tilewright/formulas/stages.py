@@ -28,9 +28,9 @@ from tilewright.te.adjoint import reduction_of
 from tilewright.te.tensors import ComputeOp, Tensor, compute, labelled
 
 MAX_OPERATORS = 256
-"""Operators of a statement, about; what is longer is divided into several."""
+"""The approximate largest number of operators of a statement; longer ones are divided into several."""
 MAX_TABLE = 32
-"""Entries of a table of literals that a chain of conditions may spell."""
+"""The largest number of entries of a table that is written as a chain of conditions."""
 
 _SIGNS: dict[str, str] = {
     "add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%", "lt": "<", "le": "<=", "gt": ">",
@@ -183,7 +183,7 @@ class _Writer:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def decide(self, e: Expr, assumptions: tuple[Expr, ...]) -> None:
-        """How each read says what is outside: not at all where it is proved that nothing is."""
+        """Decide how each read defines values outside of its tensor: not at all if it is proved to be in bounds."""
         empty = any(is_const(n, 0) for n in self.axes.values())
         for load, conditions in guarded_loads(e, set(loads(e)), assumptions):
             ways: list[Outside] = [
@@ -219,7 +219,7 @@ class _Writer:
     # -- expressions ---------------------------------------------------------------------------------------------------
 
     def typed(self, e: Expr) -> Node:
-        """An expression whose type nothing around it says."""
+        """An expression whose type the surrounding text does not determine."""
         node = self.node(e)
         usual = isinstance(e, Const) and e.dtype in (f32, i64, boolean)
         return Apply(e.dtype.name, (node,)) if isinstance(e, Const) and not usual else node
@@ -253,7 +253,7 @@ class _Writer:
         raise UnsupportedError(f"no statement: {what}", where=self.op.name)
 
     def operand(self, e: Expr, beside: Expr) -> Node:
-        """An operand, whose type the other one says unless both are literals."""
+        """An operand, whose type the other operand determines unless both are literals."""
         return self.typed(e) if isinstance(beside, Const) else self.node(e)
 
     def variable(self, v: Var) -> Node:

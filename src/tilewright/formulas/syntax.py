@@ -26,13 +26,13 @@ ASSIGNMENTS: dict[str, Reducer] = {"+!": "sum", "*!": "prod", **{f"{r}!": r for 
 SIGNS: dict[Reducer, str] = {"sum": "+!", "prod": "*!", **{r: f"{r}!" for r in REDUCERS[2:]}}
 
 Outside = Literal["", "pad", "clamp", "wrap"]
-"""The result of a read outside of its tensor: none is allowed (it must be proved to be inside), a value, the nearest
-element, the element that many places around."""
+"""The result of a read outside of its tensor: an error (""; it must be proved to be inside), a value ("pad"), the
+nearest element ("clamp"), or the element modulo the size ("wrap")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A literal: bool, int or float. It takes the type of what it stands beside."""
+    """A literal: bool, int or float. It takes the type of the other operand."""
 
     value: bool | int | float
     at: At = field(default=NOWHERE, compare=False, repr=False)
@@ -160,7 +160,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Statements in order. `results` are None where the text does not say what is given back."""
+    """Statements in order. `results` is None if the text does not name what it returns."""
 
     declarations: tuple[Declaration, ...]
     statements: tuple[Statement, ...]

@@ -3,9 +3,9 @@
     C[i, j] = sum(A[i, k] * B[k, j])        dA[i, k] = sum(dC[i, j] * B[k, j])  over j
     Y[h]    = sum(X[2*h + r] * W[r])        dX[j]    = sum(dY[(j - r) // 2] * W[r])  where (j - r) % 2 == 0, ...
 
-Where the indices of a read can be turned round (`arith/inverse.py`), each element of the gradient is a sum over what
-read it: nothing is scattered. Where they cannot (an index that is read from memory, or a clamped one), what flows back
-is a tensor of updates, each with its place, for a scatter that adds.
+If the indices of a read can be inverted (`arith/inverse.py`), each element of the gradient is a sum over the reads of
+it, without a scatter. If not (an index from memory, or a clamped one), the gradient is a tensor of updates, each with
+its place, for a scatter that adds.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def reduction_of(reducer: Reducer) -> str | None:
 
 
 def _equals(result: Tensor, r: Reduce) -> Tensor:
-    """How many elements are the extreme: equals share what flows back."""
+    """The number of elements that equal the extremum: they share the gradient."""
     assert isinstance(result.op, ComputeOp)
     own = {a.var: a.extent for a in result.op.axis}
 

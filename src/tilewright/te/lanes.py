@@ -4,7 +4,7 @@
     C = te.compute((n,), lambda i: A[i] * 2.0, name="C")          # f32x4[n]: an array of n rows of four
 
 In memory such a tensor has its lanes as a last dimension, which is what is passed. Elements are computed lane by lane,
-numbers of one lane are the same in all; what reads lanes is a stage whose last axis they are, in one vector.
+numbers of one lane are the same in all; a stage that reads lanes has them as its last axis, in one vector.
 """
 
 from __future__ import annotations

@@ -149,12 +149,13 @@ def _steps(updates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Compute
 
 
 def _reads_any(t: Tensor, states: Sequence[Tensor]) -> bool:
-    """Whether a tensor is computed from one of these."""
+    """Whether a tensor is computed from one of the states."""
     return t in states or (t.op is not None and any(_reads_any(x, states) for x in t.op.inputs))
 
 
 def _check_steps(op: ScanOp) -> None:
-    """Every step has the recurrence's axis first, and reads states of earlier steps and the rest of its own."""
+    """Raise ExpressionError unless every stage of a step has the recurrence axis first, and reads states of earlier
+    steps and other stages of its own step."""
     for stage in op.steps:
         if not stage.axis or not prove_equal(stage.shape[0], op.shape[0]):
             got = readable(stage.shape[0]) if stage.shape else "no dimension"

@@ -115,7 +115,7 @@ class IterVar:
 
 
 def _element(x: Any) -> Expr:
-    """An axis as its expression; a number as it is, to take the type of what it stands beside."""
+    """The expression of an axis; a number unchanged, as it takes the type of the other operand."""
     element: Expr = unwrapped(x) if isinstance(x, int | float | np.generic) else as_expr(unwrapped(x))
     return element
 
@@ -126,7 +126,7 @@ def unwrapped(x: Any) -> Any:
 
 
 def _text(body: Expr) -> str:
-    """An element as its writer wrote it; of a reduction of several values the one that it is."""
+    """An element as its writer wrote it; for a reduction of several values, its own value only."""
     if not isinstance(body, Reduce):
         return readable(body)
     values = ", ".join(map(readable, body.values))
@@ -282,7 +282,7 @@ def _range(index: Any, extent: Expr) -> tuple[Expr, Expr | None]:
 
 
 def _index(value: Any) -> Expr:
-    """An index: i64, from narrower integers without a word."""
+    """An index as i64; narrower integers are converted silently."""
     index = as_expr(unwrapped(value))
     if index.dtype is i64:
         return index
@@ -483,7 +483,7 @@ def formula(body: Expr) -> tuple[Expr, ...]:
 
 
 def _check_axes(bodies: Sequence[Expr], axes: Sequence[IterVar], name: str, line: str | None) -> None:
-    """All axes in the bodies are the stage's own."""
+    """Raise ExpressionError unless all axes in the bodies are the stage's own."""
     own = {a.var for a in axes}
     parts = [p for body in bodies for p in (*(body.children if isinstance(body, Reduce) else (body,)), *formula(body))]
     for v in dict.fromkeys(v for part in parts for v in variables(part)):

@@ -5,15 +5,15 @@
     void tw_shapes(ptr dims, ptr out)                                          out: i64[]
 
 An entry calls its kernels in order, their buffers taken from the slot table and their symbols from `dims`. Kernels that
-threads share end with a barrier; where such a one follows those of one thread, a barrier stands before it. `tw_prepare`
-knows no symbols: its `dims` are the first step to execute and the one to stop before, so that a caller may look at some
+threads share end with a barrier; one that follows kernels of a single thread also begins with one. `tw_prepare` knows
+no symbols: its `dims` are the first step to execute and the one to stop before, so that a caller may look at some
 weights, pack them while they are in the cache, and go on with the next. `tw_shapes` fills `out` with expressions of the
 symbols: sizes, and whether what is assumed of them holds.
 
-Loops and branches are basic blocks around the calls inside. Whether there is another iteration, or which branch is
-taken, every thread reads from memory, between two barriers: the one that wrote it has done so, and nothing writes it
-again before all have read it. So all take the same way. Iterations that nothing known bounds are counted down; where
-none is left, `tw_run` asks the function in `control` for more (`runtime/limits.py`), and returns if there are none.
+Loops and branches are basic blocks around the calls inside. Every thread reads from memory, between two barriers,
+whether there is another iteration, or which branch is taken: the value is written before the first barrier, and not
+overwritten before the second. So all threads take the same branch. Iterations without a known bound are counted down;
+if none is left, `tw_run` asks the function in `control` for more (`runtime/limits.py`), and returns if there are none.
 """
 
 from __future__ import annotations
@@ -74,8 +74,7 @@ def emit_entry(
 
 
 def entry_of_kernel(step: StepSpec, symbols: Sequence[Var], sizes: Sequence[Work], target: Target) -> str:
-    """The text of a module with the entries of a program that is one call, of a kernel with scratch buffers of these
-    sizes."""
+    """The text of a module with the entries of a program of one kernel call, with scratch buffers of these sizes."""
     return emit_entry((step,), (), symbols, [polynomial(work, symbols) for work in sizes], target)
 
 
@@ -146,7 +145,7 @@ does so."""
 
 
 def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[str]:
-    """Calls from the step `dims[0]` to before the step `dims[1]`."""
+    """Calls of the steps from number `dims[0]` up to, not including, `dims[1]`."""
     caller = Caller((), target)
     out = caller.out
     first, last = load_dim(out, 0), load_dim(out, 1)
@@ -164,7 +163,8 @@ def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[
 
 
 def _function(name: str, out: Writer, *, local: bool = False) -> list[str]:
-    """`local`: called by another function of the module alone, which has the name."""
+    """The text of a function with these instructions. `local`: it is the internal function `<name>_steps`, which
+    another one calls."""
     lines = [*out.entry, *out.lines]
     head = f"internal void @{name}_steps" if local else f"void @{name}"
     kind = " noinline" if local else ""

@@ -116,7 +116,7 @@ def variable(s: State, v: Var) -> Value:
 
 
 def is_natural(s: State, e: Expr) -> bool:
-    """Whether an index is plainly not negative: built from loop variables and symbols without subtraction."""
+    """Whether an index is obviously nonnegative: built from loop variables and symbols without subtraction."""
     match e:
         case Const(value):
             return bool(value >= 0)
@@ -209,8 +209,8 @@ def _undecided(s: State, condition: Expr) -> Expr:
 
 
 def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
-    """Whether a vector that is read on a condition which all lanes share, as padding is, is read under a mask: one for
-    many vectors, where each would need a jump."""
+    """Whether a vector whose load depends on a condition that is equal for all lanes, as for padding, is loaded under a
+    mask: one mask serves many vectors, while each would need a jump."""
     alone = isinstance(then, Load) and isinstance(orelse, Const)
     return alone and s.varies(then) and s.target.isa.masked_reads
 
@@ -254,7 +254,7 @@ def blend(s: State, condition: Value, a: Value, b: Value) -> Value:
 
 
 def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
-    """`select` whose other branch is dear: computed where some lane takes it."""
+    """A `select` whose other branch is costly: it is computed only if some lane takes it."""
     if not condition.vector:
         return _branch(s, condition.scalar, usual, other)
     value = evaluate(s, usual)
@@ -272,8 +272,8 @@ def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
 
 
 def _pending(s: State, e: Expr, seen: set[Expr] | None = None) -> bool:
-    """Whether computing `e` would read memory that has not been read yet, or call a user's function; nothing is said of
-    what was seen before."""
+    """Whether computing `e` would read memory that has not been read yet, or call a user's function; parts in `seen`
+    are skipped."""
     seen = set() if seen is None else seen
     if e in seen or not s.reads(e):
         return False

@@ -74,7 +74,7 @@ def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
 
 
 def fold_rows(s: State, stmt: For) -> bool:
-    """Emit an unrolled loop over folds as one; False where it is none, or its results do not lie side by side."""
+    """Emit an unrolled loop over folds as one; False if it is not such a loop, or its results are not contiguous."""
     match = _folds(s, stmt)
     if match is None:
         return False
@@ -124,11 +124,12 @@ def folded(
     combine: Callable[[str, str], str],
     shuffle: Callable[[str, str, Sequence[int]], str],
 ) -> str:
-    """A vector whose first lanes hold what the lanes of each row make together; lanes and the number of rows are powers
-    of two, rows no more than lanes.
+    """A vector whose first lanes hold the combined lanes of each row; lanes and the number of rows are powers of two,
+    rows no more than lanes.
 
     Each step puts the even elements of a first and a second row beside each other, and the odd ones, and combines the
-    two: first elements within parts of a vector, each of so many, then whole parts."""
+    two: first elements within parts of a vector, each of so many, then whole parts.
+    """
     results = list(rows)
     for unit, group in [(1, part)] * log2(part) + [(part, lanes)] * log2(lanes // part):
         even = [
@@ -145,7 +146,7 @@ def folded(
 
 
 def log2(n: int) -> int:
-    """The whole part of it."""
+    """The logarithm to base 2, rounded down."""
     return n.bit_length() - 1
 
 

@@ -1,4 +1,4 @@
-"""Divisions and parts of addresses that are the same in all iterations are done before the loop.
+"""Compute divisions and parts of addresses that are invariant in a loop before it.
 
     for i in 0..8 { for v in 0..4 { y[i, v] = x[t // n, t % n + i, v] } }      q = t // n;  r = t % n, before `i`
 

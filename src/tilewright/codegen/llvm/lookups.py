@@ -1,4 +1,4 @@
-"""Lanes at places that data says: picked in registers from a window of memory, or loaded one by one."""
+"""Loads of lanes at indices from data: selected in registers from a window of memory, or loaded one by one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, as_int
 
 
 def looked_up(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """Elements at places that data says (docs/decisions/one-sparse-row.md); empty for any other access."""
+    """The elements at indices from data (docs/decisions/one-sparse-row.md); "" for other accesses."""
     return _in_window(s, buffer, access, k, width) or _one_by_one(s, buffer, access, k, width)
 
 
@@ -80,7 +80,7 @@ def _one_by_one(s: State, buffer: Buffer, access: Access, k: int, width: int) ->
 
 
 def _only_atom(s: State, varying: Poly) -> Expr | None:
-    """The expression that alone says where lanes are; None for other places."""
+    """The only expression that determines the lanes' positions; None if there are several."""
     if len(varying) != 1:
         return None
     ((monomial, factor),) = varying.items()

@@ -40,9 +40,9 @@ from tilewright.ir.dtype import DType, boolean, f32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, as_int
 
 ENTRIES = 1 << u8.bits
-"""Bytes of a table that has one for each number of 8 bits."""
+"""The bytes of a table with an entry for each 8-bit number."""
 PART = 64
-"""The bytes of these that a vector holds."""
+"""The bytes of a table that one vector holds."""
 
 PIECES = 3
 """Pieces, each a power of two, that a vector must otherwise be loaded in to be read under a mask instead: with two of
@@ -73,7 +73,7 @@ def load(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Value:
 
 
 def is_table(s: State, buffer: Buffer, number: Expr) -> bool:
-    """Whether a buffer has a byte for each number of 8 bits, and lanes read it at different ones."""
+    """Whether a buffer is a table with a byte for each 8-bit number, and lanes read it at different indices."""
     size = as_int(buffer.shape[0]) if len(buffer.shape) == 1 else None
     return (
         number.dtype is u8 and size == ENTRIES and buffer.dtype.bits == 8 and s.lanes is not None and s.varies(number)
@@ -337,7 +337,7 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
 
 
 MAX_VECTORS = 4
-"""Masked loads of neighbours that take the place of a gather, which loads each lane by itself."""
+"""The largest number of masked vector loads that replace a gather, which loads each lane separately."""
 
 
 def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> str:

@@ -20,7 +20,7 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 _FLOAT16 = (f16, bf16)
-"""Types of 16 bits in which most machines do not compute."""
+"""16-bit types in which most machines do not compute."""
 
 _FLOAT_BINARY = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"}
@@ -32,7 +32,7 @@ _LIBM |= {name: name for name in ("atan2", "pow", "fmod")}
 
 
 _EXTENSION = {i8: "signext", i16: "signext", u8: "zeroext", u16: "zeroext"}
-"""How C widens what is narrower than its int."""
+"""The LLVM attribute by which C extends arguments narrower than int."""
 
 
 def is_library(name: str) -> bool:
@@ -169,7 +169,7 @@ class Ops:
         return self.out.inst(f"bitcast {word} {marked} to {ty}")
 
     def _scaleb(self, t: DType, x: str, n: str) -> str:
-        """By the C library, for an `n` that is finite."""
+        """x 2^floor(n) by the C library, for finite `n`."""
         out, ty = self.out, register_type(t)
         bounded = n
         for name, limit in (("max", -5000.0), ("min", 5000.0)):

@@ -22,7 +22,7 @@ from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
 MAX_LINES = 8
-"""Lines that an iteration prefetches at most, if it is not said how many."""
+"""The largest number of lines that an iteration prefetches, if the note does not state it."""
 
 
 def before_prefetch(s: State, stmt: For) -> None:
@@ -157,7 +157,7 @@ def _whole(elements: Expr, line: int) -> Expr:
 
 
 def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
-    """Where the lines begin whose turn it is."""
+    """The offset of the first line to prefetch in this run, whose turn determines it."""
     other = None if note.turn is None else first_read(stmt, note.turn)
     if other is None or note.turns is None:
         return {}

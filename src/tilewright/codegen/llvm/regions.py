@@ -48,7 +48,7 @@ class Caller:
         self.numbers: dict[Var, str] = {}
         """The numbers of iterations, of the loops around."""
         self.fork: int | None = None
-        """The state of the call before."""
+        """The fork of the call before; None if it was in none."""
         self.owners: dict[int, str] = {}
 
     def forget(self) -> None:
@@ -56,7 +56,7 @@ class Caller:
         self.integers.clear()
 
     def call(self, step: StepSpec, waiting: bool) -> bool:
-        """Write one call; gives whether the other threads would have to wait for it."""
+        """Write one call; returns whether the other threads have to wait for it."""
         fork = None if step.branch is None else step.branch[0]
         together = step.alone or fork is not None  # nothing needs what the calls before have written
         if waiting and not (together and fork == self.fork):
@@ -130,7 +130,7 @@ class _Open:
     integers: dict[int, str]
     number: Var | None = None
     line: int = 0
-    """The line of the phi that waits for the next iteration's number."""
+    """The number of the line with the phi of the iteration number, which is completed at the region's end."""
     bounded: bool = True
     otherwise: bool = False
     numbers: dict[Var, str] = field(default_factory=dict)
@@ -148,7 +148,8 @@ class Regions:
         self.extents = self.checks = 0
         self.controlled = False
         self.budget = self.spent = ""
-        """Variables of each thread: iterations that may still be made, and those that were allowed in this call."""
+        """Variables of each thread: the number of iterations still allowed, and of those allowed so far in this
+        call."""
 
     def meet(self, spec: RegionSpec, waiting: bool) -> None:
         """Begin or end a region. `waiting`: threads would have to wait for the calls before."""

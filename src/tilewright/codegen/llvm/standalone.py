@@ -25,7 +25,7 @@ ALIGNMENT = 64
 _BARRIER = "declare void @tw_barrier(ptr, i64) nounwind\n"
 _TRIPLE = "target triple"
 _SPINS = 1000
-"""Looks at a barrier before a waiting thread gives its core away."""
+"""The number of times that a waiting thread polls a barrier before it yields its core."""
 
 
 def standalone(kernel: PrimFunc, name: str, workspace: Sequence[Workspace], target: Target) -> str:

@@ -211,7 +211,7 @@ class State:
             self.mask, self.on = outer
 
     def forget_loads(self, buffer: Buffer | None = None) -> None:
-        """This buffer may have changed, or all memory."""
+        """Forget loaded values of this buffer, which may have changed, or of all memory."""
         if self.tiles is not None:
             self.tiles.loaded.clear()
         changed = self.written if buffer is None else {buffer.name}
@@ -248,7 +248,7 @@ class State:
         return results
 
     def remember_store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
-        """Note what reading an element just written gives."""
+        """Remember the value that a later load of a just written element returns."""
         if not any(buffer.name in self._mutable(i) for i in indices):
             self.remember(Load(buffer, indices), value)
 
@@ -283,7 +283,7 @@ class State:
         return entry
 
     def _free(self, e: Expr) -> frozenset[Expr]:
-        """The variables in `e`."""
+        """The variables in `e`, cached."""
         entry = self._variables.get(e)
         if entry is None:
             own = frozenset((e,)) if isinstance(e, Var) else frozenset()
@@ -291,7 +291,7 @@ class State:
         return entry
 
     def _mutable(self, e: Expr) -> frozenset[str]:
-        """The buffers that `e` reads and this function writes."""
+        """The buffers that `e` reads and this function writes, cached."""
         entry = self._mutables.get(e)
         if entry is None:
             own = frozenset((e.buffer.name,)) & self.written if isinstance(e, Load) else frozenset[str]()

@@ -28,16 +28,16 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.abi import address_bytes
 
 MAX_STACK = 1 << 20
-"""Bytes that one allocation may take of a thread's stack."""
+"""The largest number of bytes of one allocation on a thread's stack."""
 
 MAX_VECTORS = 16
-"""Vectors that a vectorized loop is spread over; a longer one becomes a loop over vectors."""
+"""The largest number of vectors into which a vectorized loop is expanded; a longer one becomes a loop over vectors."""
 
 MAX_UNROLLED = 1024
-"""Copies that a nest of unrolled loops may make of its body; beyond that the outer loops stay loops."""
+"""The largest number of copies of a body by nested unrolled loops; beyond it the outer loops stay loops."""
 
 MAX_LEFT_TO_LLVM = 32
-"""Iterations of a scalar nest that LLVM may unroll."""
+"""The largest number of iterations of a scalar nest that LLVM may unroll."""
 
 
 def emit(s: State, stmt: Stmt) -> None:

@@ -78,7 +78,7 @@ class _Threads:
                 _alone(s, stmt)
 
     def _sequence(self, stmts: tuple[Stmt, ...]) -> None:
-        """Neighbours that one thread executes are one piece of work."""
+        """Emit statements in order; neighbouring statements for one thread are one piece of work."""
         k = 0
         while k < len(stmts):
             if _is_shared(stmts[k]):
@@ -94,7 +94,8 @@ class _Threads:
             k = end
 
     def _before(self, stmt: Stmt, *, own: bool = False) -> None:
-        """A barrier if `stmt` touches what other threads may still be at; `own`: only its own expressions."""
+        """Emit a barrier if `stmt` accesses memory that other threads may still use; `own`: only its own expressions
+        count."""
         result = touched(stmt, own=own)
         if self.open.conflicts(result):
             self._barrier()
@@ -106,7 +107,7 @@ class _Threads:
         self.open = Touched()
 
     def _loop(self, stmt: For) -> None:
-        """An iteration starts when all threads are done with the one before."""
+        """Emit a loop whose iterations start when all threads have finished the one before."""
         s = self.s
         self._before(stmt, own=True)
         self._barrier()
@@ -139,7 +140,7 @@ class _Threads:
 
 
 def _barrier(s: State) -> None:
-    """All threads wait for each other; nothing with one thread."""
+    """Emit a barrier for all threads; nothing with one thread."""
     fence(s)
     out = s.out
     symbol = out.declare("tw_barrier", "void", ["ptr", "i64"], "nounwind")
@@ -152,7 +153,7 @@ def _barrier(s: State) -> None:
 
 
 def _alone(s: State, stmt: Stmt) -> None:
-    """Only thread 0 executes `stmt`."""
+    """Emit `stmt` for thread 0 only."""
     out = s.out
     first, join = out.fresh("first"), out.fresh("join")
     out.branch(out.inst("icmp eq i64 %tid, 0"), first, join)

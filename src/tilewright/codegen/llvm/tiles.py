@@ -48,7 +48,7 @@ def allocate_tiles(s: State, buffer: Buffer) -> None:
 
 
 def leave_tiles(s: State) -> None:
-    """The registers are free for another buffer."""
+    """Mark the registers as free for another buffer."""
     if s.tiles is not None:
         s.tiles.buffer = ""
 

@@ -22,7 +22,7 @@ Shuffle = Callable[[str, str, tuple[int, ...]], str]
 """(first vector, second vector, elements to take) to a vector."""
 
 Fence = Callable[[str], str]
-"""A vector as it is, through which LLVM does not look."""
+"""A function that returns its vector through a barrier for LLVM's optimisations."""
 
 SIZES = {1: (16,), 2: (8,), 4: (4, 8, 16)}
 """Vectors of a square, and elements of each, that can be transposed in registers, by the bytes of an element."""
