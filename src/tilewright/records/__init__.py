@@ -1,1 +1,2 @@
-"""Tuning records: files that keep what was measured (`record.py`), folders of them (`store.py`) and who asks them."""
+"""Tuning records: files with measured results (`record.py`), folders of them (`store.py`), and how compiles look them
+up."""

@@ -1,7 +1,7 @@
 """Archives: many records in one file, to be sent, kept or put on a web server.
 
 A gzip file of lines: the first names the format, each other is the content of a record's file. Equal sets of records
-are equal archives. What is read is checked like a record's own file, line by line; lines that are damaged are left out.
+give equal archives. Each line is checked like a record's own file; damaged lines are left out.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ HEADER = b"tilewright records 1\n"
 SUFFIX = ".twr"
 READ_BYTES = 1 << 18
 BATCH = 500
-"""Records between two announcements."""
+"""The number of records between two progress messages."""
 
 
 @dataclass(slots=True)
 class Absorbed:
-    """The result of an import or a merge: records that are new, that were there, that are damaged and why."""
+    """The result of an import or a merge: how many records are new, already present, or damaged and why."""
 
     new: int = 0
     known: int = 0
@@ -60,13 +60,13 @@ def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
 
 
 def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda _: None) -> Absorbed:
-    """Bring the records of an archive, a record's file or a store's folder into a store. Raises RecordError for what is
-    none of them."""
+    """Import the records of an archive, a record's file or a store's folder into a store. Raises RecordError if the
+    source is none of these."""
     return _absorbed(contents_of(source), store, announce)
 
 
 def contents_of(source: Path) -> Iterator[bytes]:
-    """The contents of the records in an archive, a record's file or a store's folder, unchecked. Raises RecordError for
+    """The unchecked contents of the records in an archive, a record's file or a store's folder. Raises RecordError for
     a source that is none of them or cannot be read."""
     if source.is_dir():
         yield from _contents(Store(source))
@@ -84,7 +84,8 @@ def contents_of(source: Path) -> Iterator[bytes]:
 
 
 def lines(raw: IO[bytes], where: str) -> Iterator[bytes]:
-    """The records of an archive as contents, one after another. Raises RecordError where it is no archive or is cut."""
+    """The contents of the records in an archive, one after another. Raises RecordError if it is not an archive or is
+    truncated."""
     try:
         with io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), READ_BYTES) as file:
             header = file.readline(len(HEADER) + 1)
@@ -109,7 +110,7 @@ def _contents(store: Store) -> Iterator[bytes]:
 
 @uncollected
 def _absorbed(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> Absorbed:
-    """Check and write contents."""
+    """Check contents of records and write them to a store."""
     from tilewright.records.index import Values, values
 
     result, rows, there = Absorbed(), dict[str, dict[str, Values]](), dict[str, set[str]]()

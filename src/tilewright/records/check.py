@@ -1,5 +1,5 @@
-"""Whether a record still holds for this compiler, found out without measuring: is its workload the decision's, does its
-setting exist, do the estimates stand by it, does its schedule do the work that was ordered and no more."""
+"""Checks, without measuring, whether a record still holds for this compiler: is its workload the decision's, does its
+setting exist, do the estimates still agree, and does its schedule compute the same function."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from tilewright.targets.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result: "used", "unverified" or "unusable", as a compile would say, or "unknown", and why."""
+    """The result of a check: "used", "unverified" or "unusable", as a compile would treat the record, or "unknown"; and
+    why."""
 
     state: str
     why: str = ""
 
 
 def checked(record: Record, target: Target | None = None) -> Verdict:
-    """Check a record as a compile for a target would, this machine if None."""
+    """Check a record as a compile for a target would; for this machine if None."""
     try:
         key = record.key()
     except Error as error:
@@ -52,7 +53,7 @@ def checked(record: Record, target: Target | None = None) -> Verdict:
 
 
 def _replayed(record: Record, func: PrimFunc, target: Target) -> str:
-    """The fault of the schedule that the record's setting makes; empty if there is none."""
+    """The fault of the schedule that the record's setting produces; empty if there is none."""
     try:
         with forcing({record.decision: record.setting}):
             planned = plan(func, target)

@@ -3,9 +3,9 @@
     TILEWRIGHT_COLLECT=/shared/collected         or tw.collect("/shared/collected"): a folder
     TILEWRIGHT_COLLECT=https://farm.example      or a service
 
-It is off unless asked for. A compile notes once what there was to decide: the keys of the decisions, their operators
-and shapes, the estimated share of a call's time. Then it counts compiles and calls. No weight, no data and no name of a
-model is in it, unless the caller gives a label.
+Collecting is off by default. A compile notes once which decisions there were: the keys of the decisions, their
+operators and shapes, the estimated share of a call's time. Then it counts compiles and calls. No weight, no data and no
+name of a model is collected, unless the caller gives a label.
 
     <folder>/workloads/<digest>.json       a program's decisions, written once
     <folder>/counts/<source>.json          this process's counts so far, rewritten now and then
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from tilewright.runtime.model import Model
 
 VERSION = 1
-"""Version of the files' form."""
+"""Version of the format of the files."""
 PERIOD_SECONDS = 30.0
-"""Time between two readings of the counters."""
+"""Seconds between two readings of the counters."""
 GRAPH_HEADROOM = 0.05
 """Expected gain, as a share, of a decision about operators, for which there is no lower bound of the time: untuned
 choices lose 1.2 to 1.7 % on average and 7.4 % at most (benchmarks/results/choice.md)."""
@@ -62,14 +62,14 @@ NEVER = ("precision",)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A decision of a program where there is a choice.
+    """A decision of a program with more than one setting.
 
     Args:
         decision: the name of its key.
-        about, workload: the key's text and its program.
+        about, workload: the text of its key, and its program as text.
         setting: the label in force; why: "estimate", "rule", "record" or "forced".
         space: how many settings there are.
-        share: estimated part of a call's time.
+        share: the estimated part of a call's time that it decides.
         headroom: estimated gain that is possible, as a share of that time.
     """
 
@@ -89,7 +89,7 @@ class Workload:
 
     Args:
         structure: the program's key.
-        seconds: of a call, estimated.
+        seconds: the estimated time of a call.
     """
 
     structure: str
@@ -101,12 +101,12 @@ class Workload:
 
     @property
     def name(self) -> str:
-        """The digest by which it is counted."""
+        """The digest under which the workload is counted."""
         return workload_name(self.structure, self.target, self.compiler)
 
 
 def workload_name(structure: str, target: str, compiler: str) -> str:
-    """The digest that names the workload of a program on a class of machines, as a compiler makes it."""
+    """The digest that names the workload of a program compiled by a given compiler for a class of machines."""
     return blake2b(f"{structure}\n{target}\n{compiler}".encode(), digest_size=16).hexdigest()
 
 
@@ -121,7 +121,7 @@ class Count:
 
 @dataclass(slots=True)
 class _Watched:
-    """A model that is called: its counter, and how many calls were seen."""
+    """A model whose calls are counted: its counter, and the number of calls seen so far."""
 
     model: weakref.ref[Model]
     name: str
@@ -142,12 +142,12 @@ class _State:
 
 
 class Collector:
-    """Collects for one place.
+    """Collects the workloads of this process for one place.
 
     Args:
         place: a folder or a service's address.
-        label: what the operators of the service call this process's models; empty for no name.
-        token: of the service, with the role "submit".
+        label: a name for this process's models, shown to the operators of the service; empty for none.
+        token: an access token of the service, with the role "submit".
 
     Raises RecordError for an address that is not https.
     """
@@ -168,18 +168,18 @@ class Collector:
 
     @property
     def place(self) -> Path:
-        """The folder that is written; of a service, what could not be sent yet."""
+        """The folder that is written; for a service, the folder of what could not be sent yet."""
         return self._state.folder
 
     def knows(self, name: str) -> bool:
-        """Whether a workload was written before, here or by another process."""
+        """Whether this process or another one has written a workload before."""
         known = self._state.known
         if name not in known and os.path.exists(self._state.folder / "workloads" / f"{name}.json"):
             known.add(name)
         return name in known
 
     def compiled(self, name: str) -> None:
-        """Count a compile."""
+        """Count one compile of a workload."""
         self._after_fork()
         with self._lock:
             self._state.counts.setdefault(name, Count(label=self._state.label)).compiles += 1
@@ -187,7 +187,7 @@ class Collector:
         self._begin()
 
     def workload(self, each: Workload) -> None:
-        """Write what there was to decide about a program."""
+        """Write down the decisions of a program."""
         content = json.dumps(encode(each), separators=(",", ":"), sort_keys=True).encode()
         with self._lock:
             self._state.known.add(each.name)
@@ -201,7 +201,8 @@ class Collector:
             self._state.watched.append(_Watched(weakref.ref(model), name, _calls(model)))
 
     def flush(self) -> None:
-        """Read the counters and write what is new. Nothing here raises: collecting must not break what it watches."""
+        """Read the counters and write what is new. Never raises: collecting must not break the process that it
+        observes."""
         with self._lock:
             state = self._state
             self._read()
@@ -218,7 +219,7 @@ class Collector:
                 state.changed = True
 
     def close(self) -> None:
-        """Write what is left, and end."""
+        """Write what is left, and stop collecting."""
         self._stop.set()
         self.flush()
 
@@ -247,7 +248,7 @@ class Collector:
             self._send(said)
 
     def _send(self, said: dict[str, Any]) -> None:
-        """Send this process's counts with the workloads that they are about."""
+        """Send this process's counts with their workloads to the service."""
         import urllib.request
 
         from tilewright.records.remote import WAIT_SECONDS
@@ -276,7 +277,7 @@ class Collector:
             self.flush()
 
     def _after_fork(self) -> None:
-        """A forked process counts for itself."""
+        """Give a forked process counts of its own."""
         if self._process == os.getpid():
             return
         self._process, self._thread, self._lock = os.getpid(), None, threading.Lock()
@@ -288,14 +289,14 @@ _by_flag: tuple[str, Collector | None] = ("", None)
 
 
 def collect(place: str | os.PathLike[str] | None, *, label: str = "", token: str = "") -> Collector | None:
-    """Collect from now on what this process compiles and how often it calls it; None ends that.
+    """Begin to collect the programs that this process compiles and how often it calls them; None ends collecting.
 
     Args:
         place: a folder, or the https address of a tuning service (docs/farm.md).
         label: a name for this process's models, which the service shows. Without one nothing is named.
-        token: of the service, with the role "submit".
+        token: an access token of the service, with the role "submit".
 
-    Gives the collector, whose `flush` writes at once what is otherwise written every half minute and at the end.
+    Returns the collector, whose `flush` writes at once what is otherwise written every half minute and at the end.
     """
     global _active
     if _active is not None:
@@ -305,7 +306,7 @@ def collect(place: str | os.PathLike[str] | None, *, label: str = "", token: str
 
 
 def active() -> Collector | None:
-    """The collector in force: what `collect` began, or TILEWRIGHT_COLLECT names; None where nothing is collected."""
+    """The current collector: the one that `collect` began or TILEWRIGHT_COLLECT names; None if nothing is collected."""
     global _by_flag
     if _active is not None:
         return _active
@@ -318,7 +319,7 @@ def active() -> Collector | None:
 
 
 def watch(model: Model) -> None:
-    """Count the calls of a model that was compiled while something is collected."""
+    """Count the calls of a model if it was compiled while collecting."""
     collector = active()
     if collector is not None:
         manifest = model.manifest
@@ -328,24 +329,24 @@ def watch(model: Model) -> None:
 
 
 _names: dict[str, str] = {}
-"""By structure key the workload that was compiled last."""
+"""The name of the workload compiled last, by the program's structure key."""
 
 
 def name_of(structure: str, target: Target) -> str:
-    """The name of the workload of a program that is compiled now."""
+    """The name of the workload of a program compiled for a target by this compiler."""
     name = _names[structure] = workload_name(structure, target_class(target), code_version())
     return name
 
 
 def note(structure: str, target: Target, context: Context, program: Program) -> None:
-    """Collect what was decided about a program."""
+    """Collect the decisions about a program that was just compiled."""
     collector = active()
     if collector is not None:
         collector.workload(workload_of(structure, target, context, program))
 
 
 def workload_of(structure: str, target: Target, context: Context, program: Program) -> Workload:
-    """Decisions about a program that was just compiled with its decisions listed."""
+    """The workload of a program that was just compiled, with its decisions listed."""
     decisions = {d.key.name: d for d in context.decisions}
     versions = [context.kernels.get(step.kernel, ()) for step in program.manifest.run_steps]
     shares, cycles = _shares(versions, decisions)
@@ -363,8 +364,8 @@ def workload_of(structure: str, target: Target, context: Context, program: Progr
 def _shares(
     versions: Sequence[Sequence[Scheduled]], decisions: Mapping[str, Decision]
 ) -> tuple[dict[str, float], float]:
-    """By kernel's decision its part of a call's time, and the cycles of a call: a kernel has versions for some sizes,
-    each of which counts as if all calls had its sizes."""
+    """The share of a call's time of each kernel's decision, and the cycles of a call. A kernel has versions for
+    different sizes, each of which counts as if all calls had its sizes."""
 
     def cycles(each: Scheduled) -> float:
         return decisions[each.name].estimate if each.name in decisions else 0.0
@@ -388,7 +389,7 @@ def _share_of_operators(d: Decision, cycles: float) -> float:
 
 
 def _headroom(d: Decision, target: Target) -> float:
-    """How much faster than its estimate a decision may become at most, as a share."""
+    """The largest share of its estimated time that a decision may still save."""
     if not isinstance(d.key.program, PrimFunc) or not d.estimate:
         return GRAPH_HEADROOM
     with contextlib.suppress(Error, ArithmeticError):
@@ -399,7 +400,7 @@ def _headroom(d: Decision, target: Target) -> float:
 
 
 def _calls(model: Model) -> int:
-    """How often a model was called, by the counter of the runtime."""
+    """How often a model was called, from the runtime's counter."""
     engine = model._engine
     return int(engine.control.reader(engine._reader).calls)
 

@@ -1,4 +1,4 @@
-"""The operations on stores of records besides compiling with them: compare, merge, sum up, tidy."""
+"""Operations on stores of records outside compiles: comparing, merging, statistics, tidying."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import RecordError
 
 ABANDONED = 3600.0
-"""Seconds after which nothing writes an unfinished file any more."""
+"""The age in seconds after which an unfinished file counts as abandoned by its writer."""
 
 Named = tuple[str, Record]
 """A record with its digest."""
 
 
 def everything(store: Store) -> Iterator[Named]:
-    """All records of a store but damaged ones."""
+    """All records of a store except damaged ones."""
     for target in store.classes():
         for digest in sorted(store.digests(target)):
             record = store.get(digest, target)
@@ -34,13 +34,13 @@ def everything(store: Store) -> Iterator[Named]:
 
 
 def find(store: Store, text: str) -> list[Named]:
-    """The records whose digest begins with a text, or whose decision has this name."""
+    """The records whose digest begins with a text, or whose decision has the text as its name."""
     return [(digest, r) for digest, r in everything(store) if digest.startswith(text) or text in (r.decision, r.about)]
 
 
 def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] = lambda _: None) -> Absorbed:
-    """Bring the records of folders, archives and single files into a store. The result is the union, whatever the
-    order and however often: records are never changed, and equal ones are one file."""
+    """Import the records of folders, archives and single files into a store. The result is their union, whatever the
+    order and repetition: records are immutable, and equal records are one file."""
     total = Absorbed()
     for source in sources:
         done = take_in(source, goal, announce)
@@ -53,8 +53,8 @@ def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] 
 
 
 def standing(records: Iterable[Named]) -> dict[tuple[str, str, str], Named]:
-    """The record that counts most for each decision on each class of machines among the same settings: this compiler's,
-    then the newest."""
+    """For each decision, class of machines and set of settings the record that a compile prefers: this compiler's
+    before others, then the newest."""
     best: dict[tuple[str, str, str], Named] = {}
     for digest, record in records:
         place = record.decision, record.target, record.space
@@ -72,7 +72,7 @@ class Difference:
     """The difference of two stores.
 
     Args:
-        left, right: records that only one has.
+        left, right: the records that only this store has.
         changed: decisions about which both have records whose settings differ.
     """
 
@@ -96,9 +96,9 @@ class Statistics:
     """Counts of the records of a store.
 
     Args:
-        records, bytes: all of them, and what their files take.
+        records, bytes: the number of records, and the size of their files.
         current: measured by this compiler.
-        decisions: that there are records about.
+        decisions: the number of decisions that have records.
         faster: of the decisions, those whose setting is verified to be faster than the estimate's; `gain` is the
             geometric mean of their gains, `most` the largest.
         candidates: that were timed; `failed` those that could not be.
@@ -121,7 +121,7 @@ class Statistics:
 
 
 def statistics(store: Store) -> Statistics:
-    """Count the records of a store."""
+    """Compute the statistics of a store."""
     s = Statistics()
     results = list(everything(store))
     for digest, r in results:
@@ -151,12 +151,12 @@ class Superfluous:
     path: Path
     why: str
     asks: bool = False
-    """Whether a compile might still use it."""
+    """Whether to ask the user before removing it, since a compile might still use it."""
 
 
 def superfluous(store: Store, others: bool = False) -> list[Superfluous]:
-    """The records that a store does not need: those that a later one of the same decision, settings and compiler
-    replaces, damaged files, and what writers left that died.
+    """The files that a store does not need: records replaced by a later one of the same decision, settings and
+    compiler, damaged files, and unfinished files of writers that died.
 
     Args:
         others: also records that other compilers measured, which a compile uses only where estimates stand by them.
@@ -184,7 +184,7 @@ def _same(r: Record) -> tuple[str, ...]:
 
 
 def remove(files: Iterable[Superfluous]) -> int:
-    """Remove files, and return how many existed."""
+    """Remove files, and return how many of them existed."""
     count = 0
     for each in files:
         try:

@@ -1,9 +1,9 @@
-"""An index of one folder of records: which are about a decision, and which about decisions of the same form.
+"""An index of one folder of records: finds the records about a decision, and those about decisions of the same form.
 
-It is a SQLite file in this user's cache, made of the record files and never the truth: one that is missing, damaged or
-older than its folder is made again, and who uses a record reads the record's own file. It is written aside and renamed
-like everything else and opened as unchangeable, so that SQLite takes no locks: the folder of the records may lie on a
-network file system, and any number of processes may make its index at once.
+It is a SQLite file in this user's cache, derived from the record files and never authoritative: an index that is
+missing, damaged or older than its folder is rebuilt, and users of a record read the record's own file. It is written to
+a temporary file, renamed, and opened as immutable, so that SQLite takes no locks: the folder of the records may lie on
+a network file system, and any number of processes may build its index at once.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ MEMORY = ":memory:"
 FORM = 1
 """Version of the tables."""
 STABLE_NS = 2_000_000_000
-"""Age from which on a folder's time of change tells that it was changed since: file systems count time in steps, so
-that two changes at once may leave the same time."""
+"""The age in nanoseconds from which a folder's modification time is trusted: file systems count time in steps, so that
+two changes in quick succession may leave equal times."""
 TABLES = """
 CREATE TABLE state (folder TEXT, stamp TEXT);
 CREATE TABLE record (
@@ -42,13 +42,13 @@ CREATE INDEX by_decision ON record (decision);
 CREATE INDEX by_form ON record (form);
 """
 Values = tuple[str | int, ...]
-"""The columns of a row of the table."""
+"""The values of one row of the table."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])(-?\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The index's columns of a record."""
+    """The indexed fields of a record."""
 
     digest: str
     decision: str
@@ -60,19 +60,20 @@ class Row:
 
 
 def form_of(about: str) -> tuple[str, tuple[int, ...]]:
-    """The form of a decision, a digest of its text without the numbers, and these: equal forms differ in sizes."""
+    """The form of a decision: a digest of its text with the numbers removed, and these numbers. Decisions of equal form
+    differ in sizes only."""
     parts = _NUMBER.split(about)  # texts and the numbers between them, by turns
     form = blake2b("#".join(parts[::2]).encode("utf-8", "replace"), digest_size=8).hexdigest()
     return form, tuple([int(n[:18]) for n in parts[1::2]])
 
 
 def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
-    """The distance of two tuples of sizes: the root of the sum of squared logarithms of their ratios, to base 2."""
+    """The distance between two tuples of sizes: the root of the sum of squared base-2 logarithms of their ratios."""
     return sqrt(sum(log2((abs(x) + 1) / (abs(y) + 1)) ** 2 for x, y in zip(a, b, strict=True)))
 
 
 class Index:
-    """The index of the records of one class of machines in a store. Any thread may ask.
+    """The index of the records of one class of machines in a store, usable from any thread.
 
     Args:
         folder: where indexes are kept; the user's cache if None.
@@ -96,7 +97,7 @@ class Index:
         return self._rows("decision", decision)
 
     def similar(self, about: str) -> list[tuple[float, Row]]:
-        """The records about decisions of the form of this one, the nearest sizes first, with their distances."""
+        """The records about decisions of the same form as this one, with their distances, the nearest sizes first."""
         form, dims = form_of(about)
         rows = [r for r in self._rows("form", form) if len(r.dims) == len(dims)]
         ranked = [(distance(dims, r.dims), r) for r in rows]
@@ -104,11 +105,11 @@ class Index:
 
     @property
     def stamp(self) -> str:
-        """A stamp that changes when the folder does; empty while it cannot be told."""
+        """A stamp that changes when the folder changes; empty if the folder has changed too recently to tell."""
         return stamp(self._where)
 
     def refresh(self) -> None:
-        """Bring the index up to date with its folder, if that has changed."""
+        """Rebuild the index if its folder has changed."""
         with self._lock:
             now = stamp(self._where)
             if self._db is not None and self._process == os.getpid() and now and now == self._stamp:
@@ -116,8 +117,8 @@ class Index:
             self._open(now, {})
 
     def add(self, written: Mapping[str, Values]) -> None:
-        """Take in records whose files were just written, their `values` by their digests: no reader has to read them
-        again."""
+        """Add records whose files were just written, as their `values` by digest, so that no reader has to read those
+        files again."""
         with self._lock:
             self._open("", written)
 
@@ -142,7 +143,7 @@ class Index:
         return []
 
     def _open(self, now: str, written: Mapping[str, Values]) -> None:
-        """Open the file if it is that of the folder as it stands, else make it."""
+        """Open the index file if its stamp matches the folder's current one, else rebuild it."""
         self.close()
         known: set[str] = set()
         opened = _connect(self._path, self._where)
@@ -170,7 +171,7 @@ class Index:
         self._db, self._process, self._stamp = db, os.getpid(), now
 
     def _make(self, copy: bool, known: set[str], now: str, written: Mapping[str, Values]) -> None:
-        """Write the file anew: the one that is there, with what has come and without what has gone."""
+        """Write the index anew: the existing rows (if `copy`), plus new records, minus removed ones."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=UNFINISHED, dir=self._folder)
@@ -201,14 +202,15 @@ class Index:
 
 
 def values(digest: str, record: Record) -> Values:
-    """A row of the table."""
+    """The row of the table for a record."""
     form, dims = form_of(record.about)
     numbers = " ".join(map(str, dims))
     return digest, record.decision, form, numbers, record.setting, record.provenance.compiler, record.provenance.time
 
 
 def stamp(folder: str) -> str:
-    """The time of a folder's last change as text; empty if it is not there, or so young that it may change unseen."""
+    """The time of a folder's last change as text; empty if the folder does not exist, or changed so recently that a
+    further change might go unnoticed."""
     try:
         changed = os.stat(folder).st_mtime_ns
     except OSError:
@@ -223,7 +225,7 @@ def _row(values: tuple[object, ...]) -> Row:
 
 
 def _changing(path: str) -> sqlite3.Connection:
-    """A file that nothing else knows: what is half written goes with it, so that nothing is logged or locked."""
+    """Open a private file for writing, without journal or locks: if writing fails, the whole file is dropped."""
     name = path if path == MEMORY else f"{Path(path).absolute().as_uri()}?nolock=1"
     db = sqlite3.connect(name, uri=True, check_same_thread=False)
     db.execute("PRAGMA journal_mode = OFF")
@@ -241,8 +243,7 @@ def _new(path: str, folder: str) -> sqlite3.Connection:
 
 
 def _connect(path: Path, folder: str) -> tuple[sqlite3.Connection, str] | None:
-    """The index in a file with its stamp; None if there is none, or one that is damaged, of another version or another
-    folder's."""
+    """Open an index file, with its stamp; None if it does not exist, is damaged, or has another version or folder."""
     if not path.exists():
         return None
     db: sqlite3.Connection | None = None

@@ -1,4 +1,5 @@
-"""The look-up of decisions in the records of some stores about one class of machines, the nearest store first."""
+"""The look-up of decisions in the records of several stores about one class of machines; nearer stores take
+precedence."""
 
 from __future__ import annotations
 
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
     from tilewright.records.index import Index, Row
 
 MAX_RECORDS = 16
-"""Records about one decision that are looked at."""
+"""The most records about one decision that are considered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A setting to begin a search with.
+    """A setting for a search to begin with.
 
     Args:
-        setting: legal in the space that was asked for.
+        setting: a setting of the requested space.
         distance: how far the record's sizes lie from those that were asked for: 1.0 is a factor of two in one of them.
-        record: its digest.
+        record: the digest of the record that it comes from.
         target: the class of machines that it is about.
     """
 
@@ -70,7 +71,7 @@ class Lookup:
         return entry
 
     def find(self, decision: str) -> list[tuple[str, Record]]:
-        """The records about a decision with their digests, those that count most first."""
+        """The records about a decision with their digests, in order of precedence."""
         rows: dict[str, tuple[int, Row, Index]] = {}
         for place, index in enumerate(self._fresh):
             for row in index.find(decision):
@@ -94,7 +95,8 @@ def _advice(digest: str, record: Record) -> Advice:
 
 
 def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
-    """The look-up in the records of these stores about a target's class of machines; None if there are none."""
+    """The look-up in the records of these stores about a target's class of machines; None if there are no such
+    records."""
     machines = target_class(target)
     results = [
         index_of(store, machines)
@@ -105,7 +107,7 @@ def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
 
 
 def check_recorded(created: Iterable[Decision], target: Target) -> None:
-    """Raise RecordError if estimates have chosen among several settings, listing all such decisions."""
+    """Raise RecordError, which lists the decisions, if estimates chose among several settings for lack of a record."""
     problems = Problems()
     for d in created:
         if d.why == "estimate" and len(d.space) > 1:
@@ -115,11 +117,11 @@ def check_recorded(created: Iterable[Decision], target: Target) -> None:
 
 
 def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most: int = 5) -> list[Seed]:
-    """Settings that are good for decisions which differ from this one in their sizes, the nearest first.
+    """Settings that are good for decisions which differ from this one in sizes only, those of the nearest sizes first.
 
-    Those of the target's own class of machines go first, then those of others with the same vectors and registers, of
-    any number of threads. A record's setting that is not in `space` stands for the one beside it: a seed is measured
-    like any other.
+    Records of the target's own class of machines come first, then those of other classes with the same vectors and
+    registers, for any number of threads. A recorded setting that is not in `space` is replaced by the nearest one that
+    is: a seed is measured like any other setting.
     """
     mine = target_class(target)
     results: list[tuple[bool, float, str, str, Setting]] = []
@@ -140,7 +142,7 @@ def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most:
 
 
 def nearest(setting: Setting, space: Space) -> Setting | None:
-    """The setting of the space with the same alternative and knobs, whose sizes are nearest; None if there is none."""
+    """The setting of the space with the same alternative and knobs and the nearest values; None if there is none."""
     knobs = dict(setting.knobs)
     alike = [s for s in space if s.kind == setting.kind and dict(s.knobs).keys() == knobs.keys()]
     if not alike:
@@ -155,7 +157,7 @@ def _vectors(machines: str) -> tuple[str, ...]:
 
 
 def index_of(store: Store, machines: str) -> Index:
-    """The index of a store's records about a class of machines; one for all of this process."""
+    """The index of a store's records about a class of machines; the process has one of each."""
     return _index(store.folder.absolute(), machines, flags.CACHE_DIR())
 
 

@@ -1,4 +1,5 @@
-"""Where records are looked for: the user's folder, a team's folders and archives, what the package brings."""
+"""The places where records are looked for: the user's folder, folders and archives of a team, and those in the
+package."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ SHIPPED = Path(__file__).parent / "shipped"
 
 
 def user_store() -> Store:
-    """Where this user's tuning keeps its records."""
+    """The store in which this user's tuning keeps its records."""
     return Store(flags.CACHE_DIR() / "records")
 
 
@@ -55,7 +56,7 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
 
 
 def _place(text: str) -> Store:
-    """A folder, what a server has, or a channel of a tuning service."""
+    """The store of a place named by a text: a folder, an archive on a server, or a channel of a tuning service."""
     if is_channel(text):
         return _channel(text, flags.CACHE_DIR())
     if "://" not in text:

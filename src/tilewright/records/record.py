@@ -1,4 +1,5 @@
-"""A tuning record: what was decided about one computation on one class of machines, and the measurements after it.
+"""A tuning record: the setting that was decided for one computation on one class of machines, and the measurements that
+support it.
 
     record = Record.of(key, target, space, setting="winograd tile=4,...", untuned="direct", policy=..., candidates=...,
                        gain=Gain(1.043, 1.031, 1.055, 55), made=provenance(target))
@@ -6,11 +7,11 @@
     store.find(key.name, target_class(target))    all records about it, those that count most first
 
 The file is JSON in one canonical form, so that equal records are equal files. It holds no code: a setting is a label
-that `plans/framework/space.py` reads, the workload is text that `ops.parse_func` or `ops.parse_graph` reads. What a
-file says is checked when it is read, and the user of a record asks again whether the space has its setting.
+that `plans/framework/space.py` reads, the workload is text that `ops.parse_func` or `ops.parse_graph` reads. The
+content of a file is checked when it is read, and a compile checks again whether the space has the record's setting.
 
-A record whose setting is not the estimate's is a promise: paired races said that it is faster, and `Gain` says by how
-much at the least. One whose setting is the estimate's says that nothing better was found.
+A record with another setting than the estimate's claims that paired races showed it to be faster, with the bounds in
+`Gain`. A record with the estimate's setting claims that nothing better was found.
 """
 
 from __future__ import annotations
@@ -37,27 +38,28 @@ from tilewright.support.machine import describe
 from tilewright.targets.target import Target
 
 VERSION = 1
-"""The version of the file's form. Files of a later one are left out."""
+"""The version of the file format. Files of a later version are left out."""
 MAX_BYTES = 1 << 20
-"""The largest file that is read."""
+"""Record files larger than this many bytes are not read."""
 MAX_CANDIDATES = 4096
 MAX_TURNS = 4096
-"""The most turns of one candidate."""
+"""The most turns that a candidate may have in a record."""
 MAX_TEXT = 2000
-"""Characters of a text that is no workload."""
+"""The most characters of any text in a record other than the workload."""
 
 OUTCOMES = ("timed", "refused", "wrong", "crashed", "timeout", "memory")
 """The outcomes of a candidate: timed; no code could be made; its result was not the interpreter's; its process died; it
 took too long; it took too much memory."""
 LEVELS = ("kernel", "pair", "model")
-"""The subject of the race before the setting was accepted: a kernel alone, two with what lies between them, the whole
-model."""
+"""The values of `Policy.level`, what the accepted setting was raced in: a kernel alone, two kernels with what lies
+between them, the whole model."""
 REGIMES = ("cold", "warm", "model")
-"""Where weights and inputs came from while candidates were timed: from memory, from caches, as in the model."""
+"""The values of `Policy.regime`, where weights and inputs came from while candidates were timed: from memory, from
+caches, as in the model."""
 
 _DECISION = re.compile(r"[a-z][a-z0-9_]{0,39} [0-9a-f]{32}")
 _WORD = r"[A-Za-z0-9](?:[A-Za-z0-9_.+=-]*[A-Za-z0-9.+=-])?"
-"""The name of a class of machines; without an underscore at its ends, so that folders are named by them
+"""The pattern of the name of a class of machines; without an underscore at its ends, since folders are named after it
 (`store.py`)."""
 _CLASS = re.compile(rf"{_WORD}(?: {_WORD}){{1,11}} threads=[1-9]\d{{0,3}}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
@@ -65,14 +67,14 @@ _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A setting that was tried.
+    """A setting that was tried, with its outcome.
 
     Args:
         setting: its label.
         outcome: one of `OUTCOMES`.
-        estimate: in cycles, 0.0 where nothing is estimated.
-        turns: seconds of a call in each turn, in the order of the clock (`rounded`).
-        why: of an outcome that is not "timed", in a few words.
+        estimate: the estimated cycles, 0.0 if nothing is estimated.
+        turns: the seconds of a call in each turn, in the order of measurement (`rounded`).
+        why: the reason in a few words if the outcome is not "timed".
     """
 
     setting: str
@@ -100,10 +102,10 @@ NONE = Gain(1.0, 1.0, 1.0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How was measured: records of one policy compare.
+    """The measuring procedure: only records of one policy are comparable.
 
     Args:
-        name: of the procedure, with its version: "paired 1".
+        name: the procedure's name with its version: "paired 1".
         regime: one of `REGIMES`.
         level: one of `LEVELS`.
         rounds, copies: turns of a finalist, and how often it was loaded anew.
@@ -118,8 +120,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The largest difference from the interpreter's result, relative to that result's largest element: the setting's,
-    and the estimate's on the same inputs."""
+    """The largest difference from the interpreter's result, relative to that result's largest element: of the program
+    with the setting, and of that with the estimate's on the same inputs."""
 
     setting: float
     untuned: float
@@ -141,19 +143,19 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The findings about one decision. Raises RecordError, which lists all that is not consistent.
+    """The findings about one decision. Raises RecordError, which lists all inconsistencies.
 
     Args:
         decision: the name of its key (`plans/framework/decision_key.py`).
         target: the class of machines and the threads (`target_class`).
         about: the key's text, for people and for finding neighbours.
         workload: the key's program as text.
-        setting: the label of what is best.
+        setting: the label of the best setting.
         untuned: the label that the estimates prefer.
-        space: digest of the labels that there were (`space_digest`).
-        policy, candidates, gain, provenance: see there.
+        space: the digest of the labels of all settings (`space_digest`).
+        policy, candidates, gain, provenance: see `Policy`, `Candidate`, `Gain`, `Provenance`.
         difference: None where results are the same by rule (a layout).
-        version: of the form.
+        version: the version of the file format.
     """
 
     decision: str
@@ -201,17 +203,17 @@ class Record:
 
     @property
     def compiler(self) -> str:
-        """Digest of the compiler that measured it."""
+        """The digest of the compiler that measured the record."""
         return self.provenance.compiler
 
     @property
     def time(self) -> int:
-        """Seconds since 1970, when it was measured."""
+        """The time of measurement in seconds since 1970."""
         return self.provenance.time
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """The labels that have turns, and the estimate's, which was raced."""
+        """The labels with turns, and the estimate's label, which was always raced."""
         return tuple(dict.fromkeys([self.untuned, *(c.setting for c in self.candidates if c.turns)]))
 
     def to_bytes(self) -> bytes:
@@ -220,12 +222,12 @@ class Record:
 
     @property
     def digest(self) -> str:
-        """The digest of the content; the file's name."""
+        """The digest of the file's content, which is also the file's name."""
         return content_digest(self.to_bytes())
 
     def key(self) -> Key:
-        """The key, made again of the workload. Raises RecordError when it is another one: the text was changed, or the
-        compiler writes keys in another way."""
+        """The decision's key, recomputed from the workload. Raises RecordError if it differs from `decision`: the text
+        was changed, or this compiler makes keys in another way."""
         key = key_of_program(self.kind, parse_workload(self.workload), self.target)
         if key.name != self.decision:
             raise RecordError(
@@ -238,7 +240,8 @@ class Record:
 
 
 def from_bytes(content: bytes) -> Record:
-    """The record that a file's content describes. Raises RecordError on anything that `to_bytes` does not write."""
+    """The record that a file's content describes. Raises RecordError if the content is not what `to_bytes` would
+    write."""
     if len(content) > MAX_BYTES:
         raise RecordError("too large for a record", expected=f"at most {MAX_BYTES} bytes", got=len(content))
     try:
@@ -261,12 +264,12 @@ def _canonical(data: Any) -> bytes:
 
 
 def content_digest(content: bytes) -> str:
-    """The digest of a file's content, by which it is named."""
+    """The digest of a file's content, which names the file."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
 def parse_workload(text: str) -> PrimFunc | Graph:
-    """The program that a workload describes. Raises RecordError."""
+    """The program that a workload's text describes. Raises RecordError if it cannot be parsed."""
     try:
         return ops.parse_func(text) if text.startswith("func") else ops.parse_graph(text)
     except ParseError as error:
@@ -276,7 +279,7 @@ def parse_workload(text: str) -> PrimFunc | Graph:
 
 
 def provenance(target: Target, time: int, author: str = "") -> Provenance:
-    """The provenance of a record that is made now, here."""
+    """The provenance of a record made with this compiler on this machine."""
     extensions = tuple(plugins.digests())
     return Provenance(code_version(), llvm_version(), _host(), target.fingerprint, time, extensions, author)
 
@@ -288,12 +291,12 @@ def _host() -> str:
 
 
 def rounded(seconds: float) -> float:
-    """A time to four digits, which is finer than any clock tells twice, and short in a file."""
+    """A time rounded to four significant digits, finer than clocks reproduce, and short in a file."""
     return float(f"{seconds:.4g}")
 
 
 def _inconsistent(r: Record) -> Iterable[tuple[str, str]]:
-    """The problems of a record, each with its place."""
+    """The inconsistencies of a record, each with the field where it is."""
     if r.version != VERSION:
         yield f"of version {r.version}, this compiler reads {VERSION}", "version"
     for pattern, text, name in ((_DECISION, r.decision, "decision"), (_CLASS, r.target, "target")):

@@ -1,7 +1,8 @@
-"""Records on a web server: an exported archive at an https address, kept here and looked for again now and then.
+"""Records on a web server: an exported archive at an https address, mirrored on this machine and refreshed now and
+then.
 
-What was fetched last is used while the server is down or says nothing new. An archive is a whole: what is no longer in
-it is no longer used.
+The archive fetched last is used while the server is down or reports no change. A new archive replaces the old one
+completely: records that it lacks are no longer used.
 """
 
 from __future__ import annotations
@@ -31,17 +32,18 @@ from tilewright.support.errors import RecordError, RecordWarning
 from tilewright.support.files import write_whole
 
 FRESH = 3600
-"""Seconds for which the server is not asked once more."""
+"""Seconds after a request during which the server is not asked again."""
 WAIT_SECONDS = 5.0
 """Seconds that a compile waits for an answer."""
 MAX_ARCHIVE_BYTES = 1 << 31
-"""Bytes of the largest archive that is fetched."""
+"""Archives larger than this many bytes are not fetched."""
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of an address: the folder of its records, what the server calls this version, when it was asked."""
+    """The state of a mirrored address: the folder of its records, the server's tag of this version, when it was asked
+    last."""
 
     folder: str = ""
     etag: str = ""
@@ -50,15 +52,13 @@ class State:
 
 
 def is_address(text: str) -> bool:
-    """Whether a place of records is on a server."""
+    """Whether a text that names a place of records is a web address."""
     return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
 
 
 def mirror(address: str) -> Store:
-    """The records of an address as a store on this machine, empty with a warning where they never could be fetched.
-
-    Raises RecordError for an address that is not https (http is for this machine only).
-    """
+    """The records of an address as a store on this machine, empty (with a warning) if they could never be fetched.
+    Raises RecordError for an address that is not https (http is allowed for this machine only)."""
     check(address)
     place = flags.CACHE_DIR() / "records-remote" / blake2b(address.encode(), digest_size=16).hexdigest()
     state = _state(place)
@@ -74,7 +74,7 @@ def mirror(address: str) -> Store:
 
 
 def check(address: str) -> None:
-    """Raise RecordError for an address that is not safe to ask."""
+    """Raise RecordError for an address that is neither https nor http on this machine."""
     try:
         parts = urlsplit(address)
         host = parts.hostname
@@ -85,7 +85,7 @@ def check(address: str) -> None:
 
 
 def download(address: str, file: IO[bytes], headers: dict[str, str] | None = None) -> State | None:
-    """Fetch an archive into a file; None if the server says that it is as it was."""
+    """Fetch an archive into a file. Returns the new state; None if the server says that the archive is unchanged."""
     request = urllib.request.Request(address, headers={"User-Agent": "tilewright", **(headers or {})})
     try:
         with only_safe().open(request, timeout=WAIT_SECONDS) as answer:
@@ -101,12 +101,12 @@ def download(address: str, file: IO[bytes], headers: dict[str, str] | None = Non
 
 
 def only_safe() -> urllib.request.OpenerDirector:
-    """An opener of addresses that follows redirections to safe ones alone."""
+    """An opener of web addresses that follows redirections only to addresses which `check` accepts."""
     return urllib.request.build_opener(_Checked)
 
 
 class _Checked(urllib.request.HTTPRedirectHandler):
-    """Follows redirections to addresses that are safe as well."""
+    """Follows redirections only to addresses which `check` accepts."""
 
     def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
         check(newurl)

@@ -1,8 +1,8 @@
 """Signed records: Ed25519 signatures (RFC 8032, by `cryptography`, the extra `farm`) over a record's file.
 
-A signature says that who has the private key has released these very bytes. It is over the bytes of the record with a
-word in front that says what is signed, so that a signature of something else is none of a record. One line of a file of
-signed records is
+A signature proves that the holder of the private key has released exactly these bytes. It covers `PURPOSE` followed by
+the record's bytes, so that a signature made for another purpose is not valid for a record. One line of a file of signed
+records is
 
     {"record": "<the content of the record's file>", "signature": "<128 hexadecimal digits>"}
 """
@@ -19,17 +19,17 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import MissingPackageError, RecordError
 
 PURPOSE = b"tilewright tuning record 1\n"
-"""Begins what is signed."""
+"""The prefix of the signed bytes, which states their purpose."""
 KEY_DIGITS, SIGNATURE_DIGITS = 64, 128
 MAX_LINE_BYTES = 2 * MAX_BYTES + 1024
-"""A record as a text in JSON takes at most two bytes for each of its own."""
+"""The longest line of a file of signed records: in JSON, a record as text takes at most twice its bytes."""
 
 
 class SigningKey:
-    """A private key in a file that its owner alone may read.
+    """A private key in a file that only its owner may read.
 
     Args:
-        path: of the file, 32 bytes in hexadecimal digits; it is made if it is not there.
+        path: the key's file, 32 bytes in hexadecimal digits; it is created with a new key if it does not exist.
 
     Raises RecordError for a file that holds no key.
     """
@@ -52,11 +52,11 @@ class SigningKey:
 
     @property
     def public(self) -> str:
-        """The public key, which clients name: hexadecimal digits."""
+        """The public key in hexadecimal digits, which clients name in the address of a channel."""
         return str(self._key.public_key().public_bytes_raw().hex())
 
     def sign(self, content: bytes) -> str:
-        """The signature of a record's content: hexadecimal digits."""
+        """The signature of a record's content in hexadecimal digits."""
         return str(self._key.sign(PURPOSE + content).hex())
 
 
@@ -74,17 +74,17 @@ class Signed:
 
 
 def check_key(key: str, where: str) -> str:
-    """A public key. Raises RecordError for what is none."""
+    """The checked public key. Raises RecordError, which names `where`, if the text is not a public key."""
     if len(key) != KEY_DIGITS or not set(key) <= set("0123456789abcdef"):
         raise RecordError("no public key", where=where, expected=f"{KEY_DIGITS} hexadecimal digits", got=key[:80])
     return key
 
 
 def verified(signed: Signed, key: str, target: str | None = None) -> Record:
-    """The record, if its signature is the key's and it is sound. Raises RecordError.
+    """The record, if the signature was made with the key and the record is valid. Raises RecordError otherwise.
 
     Args:
-        target: the class of machines that was asked for; another one's record is refused.
+        target: the requested class of machines; a record about another one is refused.
     """
     if len(signed.content) > MAX_BYTES or len(signed.signature) != SIGNATURE_DIGITS:
         raise RecordError("no signed record", got=f"{len(signed.content)} bytes")
@@ -100,7 +100,7 @@ def verified(signed: Signed, key: str, target: str | None = None) -> Record:
 
 
 def parse_line(line: bytes) -> Signed:
-    """A line that `Signed.line` wrote. Raises RecordError on anything else; nothing is verified yet."""
+    """Parse a line that `Signed.line` wrote. Raises RecordError on anything else; the signature is not verified yet."""
     if len(line) > MAX_LINE_BYTES:
         raise RecordError("no signed record", expected=f"at most {MAX_LINE_BYTES} bytes", got=len(line))
     try:

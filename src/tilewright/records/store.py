@@ -2,10 +2,10 @@
 
     <folder>/x86_64_znver4_512x32_32768+1048576_5e8f21c0_threads=1/0123456789abcdef0123456789abcdef.json
 
-A file is written aside and renamed, so that readers see all of it or nothing and no writer needs a lock: any number of
-processes on any number of machines may share a folder, over a network too. Two writers of one record write the same
-bytes under the same name. So the union of two folders is their merge, in whatever order. A file that is damaged is
-left out, with one warning.
+A file is written under a temporary name and renamed, so that readers see all of it or nothing and no lock is needed:
+any number of processes on any number of machines may share a folder, over a network too. Two writers of one record
+write the same bytes under the same name. So two folders are merged by taking the union of their files, in any order. A
+damaged file is left out, with one warning.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ _FILE = re.compile(r"([0-9a-f]{32})\.json")
 
 @lru_cache(maxsize=64)
 def folder_name(target: str) -> str:
-    """The folder of a class of machines, as `target_class` names it: no two classes share one."""
+    """The name of the folder for a class of machines (named as by `target_class`): different classes have different
+    folders."""
     return target.replace("_", "__").replace(" ", "_")
 
 
 def class_name(folder: str) -> str:
-    """The class of machines whose folder this is."""
+    """The class of machines to which a folder's name belongs."""
     return folder.replace("__", "\0").replace("_", " ").replace("\0", "_")
 
 
 class Store:
-    """A folder of tuning records. Reading needs no right to write, and a folder that does not exist has no records."""
+    """A folder of tuning records. Reading needs no write permission, and a folder that does not exist has no
+    records."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -48,7 +50,7 @@ class Store:
         return f"<Store {self.folder}>"
 
     def prepare(self, target: str) -> Store:
-        """Where the records of a class of machines are on this machine; a store whose records come from elsewhere
+        """The store on this machine with the records of a class of machines; a store whose records come from elsewhere
         fetches them first."""
         return self
 
@@ -67,8 +69,8 @@ class Store:
         is new.
 
         Args:
-            there: the class's `digests`, where the caller has listed them: the files of others are not looked for,
-                which many at once would wait for. Another process that writes the record meanwhile writes equal bytes.
+            there: the class's `digests` if the caller has listed them: the file system is then not asked for each file.
+                Another process that writes the record meanwhile writes equal bytes.
         """
         digest = content_digest(content)
         path = os.path.join(self.folder, folder_name(target), f"{digest}.json")
@@ -120,7 +122,7 @@ class Store:
                     yield record
 
     def find(self, decision: str, target: str) -> tuple[Record, ...]:
-        """The records about a decision, the newest first."""
+        """The records about a decision for a class of machines, the newest first."""
         results = [r for r in self.records(target) if r.decision == decision]
         return tuple(sorted(results, key=lambda r: (r.provenance.time, r.digest), reverse=True))
 
@@ -135,7 +137,7 @@ class Store:
         return True
 
     def leftovers(self, age: float = 0.0) -> list[Path]:
-        """Unfinished files of at least so many seconds: writers that died have left them."""
+        """Unfinished files that are at least `age` seconds old, left by writers that died."""
         results = []
         for path in sorted(self.folder.glob(f"*/{UNFINISHED}*")):
             with contextlib.suppress(FileNotFoundError):
@@ -144,7 +146,7 @@ class Store:
         return results
 
     def _tell(self, path: Path, error: Exception) -> None:
-        """Warn once of a file."""
+        """Warn about a damaged file, once for each file."""
         if path not in self._told:
             self._told.add(path)
             what = str(error).replace("\n", " ")

@@ -4,9 +4,9 @@
     postgresql://user@host/farm#channel=canary&key=9f3c... from the service's database
     farm.sqlite#channel=stable&key=9f3c...                 the same, on one machine
 
-The key is the service's public key. A record is used only if its signature is that key's, it is sound, and it is about
-the class of machines that was asked for. One question in a minute brings all records of a class; what came last is used
-while the service says nothing new or does not answer. What left the channel is no longer used.
+The key is the service's public key. A record is used only if it is valid, signed with that key, and about the requested
+class of machines. One request a minute fetches all records of a class; the last answer is used while the service
+reports no change or does not answer. Records that left the channel are no longer used.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ from tilewright.support.files import write_whole
 from tilewright.support.sql import Database, is_postgres, shown
 
 FRESH_SECONDS = 60.0
-"""How long a compile does not ask the service again."""
+"""Seconds after a request during which compiles do not ask the service again."""
 SWEEP_SECONDS = 600.0
 LEVEL = 1
-"""Level of compression: an answer with a model's records takes half a millisecond, twice that at the usual level."""
+"""Level of gzip compression: an answer with a model's records takes half a millisecond, and twice that at the default
+level."""
 HEADER = b"tilewright signed records 1\n"
 MAX_RECORDS = 1_000_000
 CHANNELS = ("canary", "stable")
@@ -54,7 +55,7 @@ CHANNELS = ("canary", "stable")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a channel is: the service's address, the channel, the public key."""
+    """The parts of a channel's address: the service's address, the channel, the public key."""
 
     place: str
     channel: str
@@ -62,7 +63,8 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """A channel's address. Raises RecordError for what is none, or is not safe to ask."""
+    """Parse a channel's address. Raises RecordError for a text that is not one, or an address that is not safe to
+    ask."""
     place, _, fragment = text.partition("#")
     options = dict(urllib.parse.parse_qsl(fragment))
     channel, key = options.pop("channel", "stable"), options.pop("key", "")
@@ -78,8 +80,8 @@ class Channel(Store):
     """The records of a channel as a store on this machine, fetched when a class of machines is asked for.
 
     Args:
-        address: as above. Raises RecordError for one that is none.
-        token: of the service, with the role "read"; TILEWRIGHT_FARM_TOKEN if None.
+        address: as described for this module. Raises RecordError for any other text.
+        token: an access token of the service, with the role "read"; TILEWRIGHT_FARM_TOKEN if None.
     """
 
     def __init__(self, address: str, token: str | None = None) -> None:
@@ -94,7 +96,7 @@ class Channel(Store):
         return f"<Channel {self.address.channel} of {shown(self.address.place)}>"
 
     def prepare(self, target: str) -> Store:
-        """The records of a class of machines, fetched unless that was done in the last minute."""
+        """The store with the records of a class of machines, fetched first unless that was done in the last minute."""
         path = self._place / f"{blake2b(target.encode(), digest_size=16).hexdigest()}.json"
         state = _state(path)
         there = (self._place / (state.folder or "-")).is_dir()
@@ -115,7 +117,7 @@ class Channel(Store):
         return Store(self._place / (state.folder or "none"))
 
     def refresh(self) -> None:
-        """Ask the service at the next compile, however long ago it was asked."""
+        """Make the next compile ask the service, however recently it was asked."""
         self._asked.clear()
         for path in self._place.glob("*.json"):
             state = _state(path)
@@ -153,7 +155,8 @@ class Channel(Store):
         return State(folder.name, etag, "", int(time.time()))
 
     def _sweep(self, newest: str) -> None:
-        """Remove versions that no state names any more; compiles that began a while ago may still read them."""
+        """Remove versions that no state file names any more, except young ones, which compiles in progress may still
+        read."""
         named = {newest, *(_state(path).folder for path in self._place.glob("*.json"))}
         for path in self._place.glob("v*"):
             with contextlib.suppress(OSError):
@@ -161,7 +164,8 @@ class Channel(Store):
                     shutil.rmtree(path, ignore_errors=True)
 
     def _ask(self, target: str, known: str) -> tuple[str, Iterator[Signed] | None]:
-        """The name that the service has for this version, and its records; None if it is the known one."""
+        """Ask the service. Returns its name for the current version, and the records; None in their place if the
+        version is `known`."""
         if "://" in self.address.place and not is_postgres(self.address.place):
             return self._over_http(target, known)
         database = Database(self.address.place)
@@ -198,7 +202,7 @@ class Channel(Store):
 
 
 def unpacked(body: bytes) -> Iterator[Signed]:
-    """The signed records of an answer. Raises RecordError where it is none or is cut."""
+    """The signed records of an answer. Raises RecordError if it is malformed or truncated."""
     lines = _unzipped(body)
     if (first := next(lines, b"")) + b"\n" != HEADER:
         raise RecordError("no channel of tuning records", got=repr(first[:40]))
@@ -206,7 +210,7 @@ def unpacked(body: bytes) -> Iterator[Signed]:
 
 
 def _unzipped(body: bytes) -> Iterator[bytes]:
-    """The lines of a gzip file, without holding more than one block of it."""
+    """The lines of a gzip file, decompressed block by block."""
     stream = zlib.decompressobj(31)
     rest, total = b"", 0
     try:
@@ -226,7 +230,7 @@ def _unzipped(body: bytes) -> Iterator[bytes]:
 
 
 def packed(lines: Iterator[Signed]) -> bytes:
-    """An answer with these records, as `Channel` reads it."""
+    """An answer with these records in the form that `Channel` reads."""
     return gzip.compress(HEADER + b"".join(s.line() for s in lines), LEVEL, mtime=0)
 
 

@@ -1,4 +1,5 @@
-"""Tuning: other settings than the estimates' are timed in the model they serve, and kept where they verifiably win.
+"""Tuning: settings other than those that the cost estimates prefer are timed inside the model, and kept if verified
+faster.
 
 compile the untuned program --decisions--> sites --search--> candidates --programs--> files --workers--> turns
       --evaluate--> winners of kernels --whole-model race--> verified gains --> records

@@ -1,8 +1,8 @@
 """One decision tuned by itself, without its model: what a worker of a tuning service does.
 
-A kernel is searched by the tuner's descent, each candidate compiled in a process of its own, its arrays coming from
-memory; the best is raced as `rerace` races what records say, from caches and from memory. Operators whose algorithm or
-packing is decided become a model of their own, which `tune` tunes like any other.
+The tuner's descent searches a kernel's settings; each candidate is compiled in a process of its own, and its arrays
+come from memory. The best is then raced as `rerace` races recorded settings, with arrays in caches and in memory.
+Operators whose algorithm or packing is decided become a model of their own, which `tune` tunes like any other.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ from tilewright.tuning.significance import ratios, slowness, there_and_back
 from tilewright.tuning.workers import FLOOR, LOOSER, Timed
 
 AT_ONCE = 4
-"""Candidates that race with the estimates' choice at once."""
+"""The number of candidates that race with the estimates' choice at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """The results of a search: records, the one about the decision itself first, and what happened in words."""
+    """The result of a search: records, the first of which is about the searched decision, and a description in
+    words."""
 
     records: tuple[Record, ...]
     why: str
@@ -68,8 +69,8 @@ def tune_alone(
     """Search the settings of one decision and verify the best.
 
     Args:
-        machine: this one, with the instructions and threads that the decision is about.
-        seconds: after which no further candidate is timed.
+        machine: the target of this machine, with the instructions and threads that the decision is about.
+        seconds: the time after which no further candidate is timed.
         policy: how far the search goes.
         measure: where the times of kernels come from.
 
@@ -141,7 +142,7 @@ def _kernel(
 def _tie(
     key: Key, machine: Target, space: Space, estimates: list[float], timed: dict[str, Timed], incumbent: str
 ) -> Record:
-    """The record that nothing better than the estimates' choice was seen."""
+    """The record which states that no setting was measured to be better than the estimates' choice."""
     by_label = dict(zip(space.labels, estimates, strict=True))
     tried = tuple(
         records.Candidate(

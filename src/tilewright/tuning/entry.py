@@ -1,4 +1,5 @@
-"""`tw.tune`, the one entry: a model becomes settings that are verified to be faster, kept for every later compile."""
+"""`tw.tune`, the one entry point: finds settings of a model's decisions that are verified to be faster, and records
+them for later compiles."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ from tilewright.tuning.tuner import Tuner
 from tilewright.tuning.workers import MEMORY, Processes, Races
 
 LARGE = 16 << 20
-"""Bytes of weights from which on races share processes: fresh memory for fewer costs less than a fresh process."""
+"""From this many bytes of weights on, races share processes: fresh memory for a smaller model costs less than a fresh
+process."""
 RESULT = "result 2"
-"""The name of a run's result in its journal; the number is the procedure's."""
+"""The name of a run's result in its journal; the number is the version of the tuning procedure."""
 
 
 def tune(
@@ -46,20 +48,21 @@ def tune(
     announce: Callable[[Progress], None] = lambda _progress: None,
     **options: Any,
 ) -> Tuned:
-    """Time other settings of a model's decisions than the estimates' and keep those that are verified to be faster.
+    """Time settings of a model's decisions other than the estimates' choices, and keep those that are verified to be
+    faster.
 
     Args:
         model, example, threads, dims, target: as for `tw.compile`; the target must be one that this machine runs.
         seconds: after which no further candidates are timed; None: until the search is over.
         store: where records go: a store or its folder; the user's, in the cache folder, if None.
-        inputs: arrays of the call that is timed, by name; random ones, with symbols at likely or least sizes, where
-            they are left out.
+        inputs: the input arrays of the timed call, by name; those left out are random, with symbolic sizes at likely or
+            least values.
         policy: how far the search goes.
-        fresh: time again what records decide.
+        fresh: time decisions again that records already answer.
         verify: search nothing; race again, in this model, what records of other compilers recommend for its decisions,
             wherever a compile looks for records. What stands becomes a record of this compiler in `store`, and so does
             that the estimates' setting is better where it does not.
-        announce: told about progress.
+        announce: called with the progress.
         options: `precision`, `fast`, `dynamic`, `params` of `tw.compile`.
 
     What is measured is in a journal in the cache folder: a run that was stopped goes on from there, and one that is
@@ -99,11 +102,11 @@ def run(
     races: Races | None = None,
     memory: Memory | None = None,
 ) -> Tuned:
-    """One run of the tuner, with what it needs in hand; nothing of it is kept but by the journal.
+    """Run the tuner once with everything it needs passed in; only the journal (and `memory`) outlives the run.
 
     Args:
-        program: the untuned one.
-        arrays: of the call that is timed.
+        program: the untuned program.
+        arrays: the inputs of the timed call.
         races: where times come from; processes on this machine if None.
         memory: records; none are read or written if None.
     """
@@ -129,13 +132,13 @@ def run(
 
 
 def example_inputs(program: Program, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The arrays of the call that is timed."""
+    """The input arrays of the timed call: those given, and random ones for the others."""
     sizes = _sizes(program, arguments or {})
     return {**random_inputs(program.manifest.arguments, sizes), **(arguments or {})}
 
 
 def _sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
-    """The values of the symbols: a likely one, or the least, where the arrays do not say."""
+    """The values of the symbolic sizes: as the given arrays say, else a likely or the least value."""
     sizes = usual_sizes(program.manifest.symbols)
     for spec in program.manifest.inputs:
         if spec.name in arrays:

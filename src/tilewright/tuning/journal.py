@@ -1,4 +1,5 @@
-"""The journal of one model's tuning: every turn as it was taken, so that a run that was stopped measures nothing twice.
+"""The journal of one model's tuning: every measurement as it was taken, so that a run resumed after a stop measures
+nothing twice.
 
 A file of JSON lines in the cache folder, one for each model, machine and compiler, only appended to. A line that is not
 whole, which a killed process leaves, is passed over.
@@ -20,12 +21,13 @@ from tilewright.targets.target import Target
 from tilewright.tuning.significance import ratios
 
 MAX_BYTES = 64 << 20
-"""The largest file that is read; a larger one is begun again."""
+"""Journal files larger than this many bytes are not read but begun anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """A race: round by round the seconds of a site's steps in the incumbent's program and in the candidate's."""
+    """One race: for each round, the seconds of the steps of a decision's site in the incumbent's program and in the
+    candidate's."""
 
     before: tuple[float, ...]
     after: tuple[float, ...]
@@ -41,7 +43,7 @@ class Journal:
     """The measurements of one model.
 
     Args:
-        path: the file; None keeps nothing on disk.
+        path: the journal's file; with None nothing is kept on disk.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -54,33 +56,34 @@ class Journal:
 
     @classmethod
     def of(cls, structure: str, target: Target, question: str, folder: Path | None = None) -> Journal:
-        """The journal of a program with this key on a machine; `question` is all else that turns depend on."""
+        """Open the journal of the program with key `structure` on a machine; `question` states everything else that
+        measurements depend on."""
         name = identity(f"tune {structure}", target, options=question, extensions=plugins.digests())
         return cls((folder or flags.CACHE_DIR() / "tuning") / f"{name}.jsonl")
 
     def turns(self, site: str, incumbent: str, label: str) -> list[Turns]:
-        """The races of a setting with the incumbent, in the order in which they were run."""
+        """The recorded races of the setting `label` against the incumbent, in the order in which they were run."""
         return self._turns.get((site, incumbent, label), [])
 
     def failure(self, site: str, incumbent: str, label: str) -> tuple[str, str] | None:
-        """The failure of a setting that could not be timed, and why."""
+        """The outcome and the reason if the setting could not be timed; None if no failure is recorded."""
         return self._failed.get((site, incumbent, label))
 
     def timed(self, site: str, incumbent: str, label: str, turns: Turns) -> None:
-        """Write the times of a race of a setting with the incumbent."""
+        """Write down the times of a race of a setting against the incumbent."""
         times = {"before": list(turns.before), "after": list(turns.after)}
         self._write({"site": site, "incumbent": incumbent, "label": label, **times})
 
     def failed(self, site: str, incumbent: str, label: str, outcome: str, why: str) -> None:
-        """Write that a setting could not be timed, its outcome, and why."""
+        """Write down that a setting could not be timed, with the outcome and the reason."""
         self._write({"site": site, "incumbent": incumbent, "label": label, "outcome": outcome, "why": why[:500]})
 
     def result(self, name: str) -> dict[str, Any] | None:
-        """The result under a name."""
+        """The result stored under a name; None if there is none."""
         return self._results.get(name)
 
     def keep(self, name: str, result: dict[str, Any]) -> None:
-        """Keep a result under a name; a later one replaces it."""
+        """Store a result under a name, replacing an earlier one."""
         self._write({"result": name, "value": result})
 
     def _write(self, line: dict[str, Any]) -> None:
@@ -110,7 +113,7 @@ class Journal:
 
 
 def _lines(path: Path | None) -> list[dict[str, Any]]:
-    """The whole lines of a file."""
+    """The parsed complete lines of a journal file; incomplete lines are skipped."""
     if path is None:
         return []
     try:

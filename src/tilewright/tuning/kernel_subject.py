@@ -1,5 +1,5 @@
-"""The work of the processes of a race for a record without its model: the record's kernel alone, as one setting makes
-it.
+"""The subject of the processes that race a record without its model: the record's kernel alone, compiled with one
+setting.
 
 The kernel is compiled while the process is set up, before anything is timed.
 """
@@ -29,10 +29,10 @@ KERNEL = "tilewright.tuning.kernel_subject:kernel"
 
 
 def kernel(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """A kernel that is called with its arrays, or with copies of them in turns.
+    """Prepare a kernel for timing: it is called with its arrays, or with several copies of them in turn.
 
     Args:
-        code: a file that says what `subject` writes.
+        code: a file with the text that `subject` made.
         weights: not used; a kernel's weights are among its arrays.
         inputs: a file with the arrays of all parameters by name.
     """
@@ -62,13 +62,14 @@ def kernel(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def subject(workload: str, decision: str, setting: str, target: str, copies: int) -> str:
-    """The text that tells a process of its kernel."""
+    """The text that tells a timing process which kernel to compile, with which setting, and how many copies of its
+    arrays to use."""
     said = {"workload": workload, "decision": decision, "setting": setting, "target": target, "copies": copies}
     return json.dumps(said)
 
 
 def _placed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A copy that begins where a model's arrays do, at a cache line."""
+    """A copy of an array that begins at a cache line, as the arrays of a model do."""
     raw = np.empty(array.nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     placed: np.ndarray[Any, Any] = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)

@@ -1,8 +1,9 @@
-"""Races of what a record recommends for operators of a graph: an algorithm, or how weights are packed.
+"""Races of recorded settings for operators of a graph: an algorithm, or the packing of weights.
 
-The operators become a model of their own, with what they read as its inputs and weights. It is compiled twice, with the
-record's setting and with what the estimates prefer, and the steps in which the two programs differ are timed. From
-memory, the model holds the operators so many times, each with arrays of its own, that no cache holds them all.
+The operators become a model of their own, whose inputs and weights are the values that they read. The model is compiled
+twice, with the record's setting and with the one that the estimates prefer, and the steps in which the two programs
+differ are timed. For times with arrays in memory, the model holds enough copies of the operators, each with arrays of
+its own, that no cache holds them all.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from tilewright.tuning.sites import Part
 from tilewright.tuning.workers import LOADINGS, ROUNDS, Processes, Races
 
 KINDS = ("algorithm", "panels")
-"""The kinds of decisions that a model of their operators alone meets again. Others are about what lowering makes of a
-model."""
+"""The kinds of decisions that also occur in a model made of the decision's operators alone. Other kinds concern how a
+whole model is lowered."""
 MAX_COPIES, MAX_BYTES = 16, 256 << 20
-"""The regimes of the operators, where their arrays come from memory."""
+"""The most copies of the operators, and the most bytes of their arrays, of a race with arrays in memory."""
 
 Regime = Literal["warm", "cold"]
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """The results of races: the labels that there are, the preferred one first; by regime the gain of the record's
-    setting over that; the seconds of the steps in which they differ, by label; the errors of the two, relative to the
-    outputs' scale."""
+    """The results of the races of one decision: the labels of the settings, the preferred one first; by regime the gain
+    of the record's setting over the preferred one; by label the seconds of the steps in which they differ; the errors
+    of both, relative to the scale of the outputs."""
 
     labels: tuple[str, ...]
     gains: Mapping[str, Gain]
@@ -50,7 +51,7 @@ class Raced:
 
 
 def race_layer(key: Key, setting: str, machine: Target, regimes: tuple[Regime, ...]) -> Raced | str:
-    """Race a setting of a decision about operators; or why that says nothing."""
+    """Race a recorded setting of a decision about operators; a text with the reason if no race can tell anything."""
     assert isinstance(key.program, Graph)
     if key.kind not in KINDS:
         return "its operators come up in the model alone"
@@ -71,7 +72,7 @@ def race_layer(key: Key, setting: str, machine: Target, regimes: tuple[Regime, .
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Result of a race in one regime: labels, gain, times by label, errors."""
+    """The result of a race in one regime: labels, gain, times by label, errors."""
 
     labels: tuple[str, ...]
     gain: Gain
@@ -80,7 +81,7 @@ class _Shown:
 
 
 class _Layer:
-    """The operators of a decision as a model, compiled both ways."""
+    """The operators of a decision as a model of their own, compiled with both settings."""
 
     def __init__(self, key: Key, setting: str, machine: Target, copies: int, folder: Path) -> None:
         assert isinstance(key.program, Graph)
@@ -157,7 +158,7 @@ def model_of(operators: Graph, copies: int) -> tuple[Graph, dict[str, np.ndarray
 
 
 def algorithms(operators: Graph, machine: Target) -> dict[str, str]:
-    """The algorithms that the operators have, as forced decisions: a packing is of one of them."""
+    """The decisions that force the algorithms of the operators: a decision about packing presupposes an algorithm."""
     forced = {}
     for node in operators.nodes:
         if node.algorithm is not None:
@@ -167,7 +168,7 @@ def algorithms(operators: Graph, machine: Target) -> dict[str, str]:
 
 
 def copies_of(operators: Graph, machine: Target) -> int:
-    """Copies whose arrays together are more than twice the last cache that a core has to itself."""
+    """The number of copies whose arrays together exceed twice the last cache level that a core does not share."""
     values = {v for node in operators.nodes for v in (*node.inputs, *node.outputs) if v is not None}
     size = max(1, sum(v.dtype.itemsize * prod(as_int(d) or 1 for d in v.shape) for v in values))
     return max(1, min(2 * machine.l2 // size + 1, MAX_COPIES, MAX_BYTES // size))

@@ -1,4 +1,5 @@
-"""Candidates as files: the model compiled with settings forced, its code written for the processes that time it."""
+"""Candidate programs as files: the model compiled with forced settings, its code written for the processes that time
+it."""
 
 from __future__ import annotations
 
@@ -25,12 +26,12 @@ Forced = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A candidate.
+    """A compiled candidate.
 
     Args:
-        forced: its settings: a decision's name -> a label.
-        code: the file with its code; empty for what is never run.
-        kernels: of its steps, in order: the symbol of each, which names its content.
+        forced: the settings that it was compiled with: a decision's name -> a label.
+        code: the file with its code; an empty path if the candidate is never run.
+        kernels: the symbol of each step's kernel, in order; equal symbols mean equal code.
         prefetches: pairs of steps, of which the first prefetches weights that the second, after it, reads.
         exchanges: pairs of steps, of which the second reads what the first wrote, or writes over it.
     """
@@ -44,8 +45,8 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A compile with its decisions: those about the program that runs at each call, and by kernel those that made
-    it."""
+    """A candidate with its decisions: those about the program that runs at each call, and by kernel those that shaped
+    the kernel."""
 
     built: Built
     decisions: tuple[Decision, ...]
@@ -57,7 +58,7 @@ class Maker:
     """Compiles candidates of one model into a folder.
 
     Args:
-        model: what `tw.compile` takes; read once.
+        model: as for `tw.compile`; it is read once.
         options: further arguments of `compile_program`.
         folder: where files go; the caller removes it.
     """
@@ -83,33 +84,35 @@ class Maker:
         self._lowered: Lowered = {}
 
     def untuned(self) -> Program:
-        """The program with nothing forced, from the cache where it is known."""
+        """The program with no setting forced, from the cache if it is there."""
         return self._compile()
 
     def listed(self, forced: Forced) -> Listed:
-        """A candidate with all decisions, the untuned one where nothing is forced."""
+        """The candidate compiled with `forced`, with all its decisions; the untuned program if nothing is forced."""
         with deciding(forced) as record:
             program = self._compile()
         return Listed(self._write(program, forced), tuple(record.decisions), dict(record.kernels), program)
 
     def built(self, forced: Forced) -> Built:
-        """A candidate. Raises ScheduleError for settings that are none, and what compiling it raises."""
+        """The candidate compiled with `forced`. Raises ScheduleError if a setting does not exist, and the errors of
+        compiling."""
         with forcing(forced):
             program = self._compile()
         return self._write(program, forced)
 
     def exact(self) -> Built:
-        """The program without algorithms that trade accuracy for speed, in the widest type of products."""
+        """The reference program for accuracy: no algorithms that trade accuracy for speed, and the widest accumulator
+        types."""
         return self._write(self._compile(fast="exact", precision="fp32"), {})
 
     def weights(self, program: Program) -> Path:
-        """A file with the weights, for all candidates."""
+        """Write the file of weights that all candidates share, and return its path."""
         path = self.folder / "weights.tw"
         artifact.write(path, replace(program, texts={}), 0)
         return path
 
     def inputs(self, arrays: Mapping[str, Any]) -> Path:
-        """A file with the inputs."""
+        """Write the file of input arrays, and return its path."""
         path = self.folder / "inputs.npz"
         save_arrays(str(path), arrays)
         return path
@@ -131,13 +134,13 @@ class Maker:
 
 
 def kernels(program: Program) -> tuple[str, ...]:
-    """The symbols of a program's steps, in the order in which they run; regions' marks have none."""
+    """The kernel symbols of a program's steps, in the order in which the steps run, without the marks of regions."""
     return tuple(step.kernel for step in program.manifest.run_steps)
 
 
 def prefetches(program: Program) -> frozenset[tuple[int, int]]:
-    """Pairs of steps with a packed weight in common, the second being the next one that has it. Weights that two layers
-    share are among them, too, in every candidate alike."""
+    """Pairs of steps that use the same packed weight, the second being its next user after the first. Weights that two
+    layers share give pairs, too; every candidate has the same ones."""
     m = program.manifest
     first = len(m.inputs) + len(m.outputs)
     packed = range(first, first + len(m.packed))
@@ -152,8 +155,8 @@ def prefetches(program: Program) -> frozenset[tuple[int, int]]:
 
 
 def exchanges(program: Program) -> frozenset[tuple[int, int]]:
-    """Pairs of steps with a temporary in common: of each the first step, which writes it, with all others, and each
-    with the next one."""
+    """Pairs of steps that share a temporary buffer: the first step (the writer) paired with each other step, and each
+    step with the next one."""
     m = program.manifest
     first = len(m.inputs) + len(m.outputs) + len(m.packed)
     users: dict[int, list[int]] = {}
@@ -165,10 +168,11 @@ def exchanges(program: Program) -> frozenset[tuple[int, int]]:
 
 
 def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, range]]:
-    """Where two programs differ: the places of steps that are gone and of those that stand in their stead.
+    """Where two programs differ: ranges of steps of the first, each with the range of steps of the second that replaces
+    it.
 
-    Of as many steps each is compared with the one at its place, if that leaves fewer that differ: layers repeat, so
-    that some layer's kernels are found again in another one.
+    If both have as many steps, steps are compared place by place, where that leaves fewer differences than an
+    alignment: layers repeat, so that an alignment may match one layer's kernels with another's.
     """
     opcodes = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
     results = [(range(a, b), range(c, d)) for what, a, b, c, d in opcodes if what != "equal"]
@@ -180,14 +184,14 @@ def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, ra
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
-    """The places of the steps in which two programs differ, in each of them."""
+    """The indices of the steps in which two programs differ, for each of the two."""
     result = changes(before, after)
     return frozenset().union(*(mine for mine, _ in result)), frozenset().union(*(theirs for _, theirs in result))
 
 
 def fed(before: Built, after: Built) -> frozenset[int]:
-    """The places of steps that are the same in two programs and find their weights elsewhere, as an earlier step
-    prefetches them in one program and none or another one in the other. None are told where steps come or go."""
+    """The indices of steps that are equal in two programs but find their weights in another place, since different
+    earlier steps (or none) prefetch them. Empty if the programs differ in the number of steps."""
     if len(before.kernels) != len(after.kernels):
         return frozenset()
     return frozenset(reader for _, reader in before.prefetches ^ after.prefetches)

@@ -1,4 +1,5 @@
-"""Records of what a run found: one for each decision that was searched to its end, verified gains and ties alike."""
+"""Records of the findings of a tuning run: one for each decision whose search was completed, for verified gains and for
+ties."""
 
 from __future__ import annotations
 
@@ -20,16 +21,16 @@ from tilewright.tuning.significance import Gain
 from tilewright.tuning.sites import Site
 
 POLICY = "in the model 1"
-"""The name of how was measured; the number changes when figures would no longer compare."""
+"""The name of the measuring procedure; its number changes when new figures no longer compare with old ones."""
 CONFIRM = "again in the model 1"
 """Policy of records that only measure a setting again which another compiler version recommended: they confirm it or
 not, and claim nothing about alternatives."""
 MAX_RETAINED = 64
-"""Turns of a candidate that a record keeps: the last ones, which are the finals'."""
+"""The most turns of a candidate that a record keeps; the last ones are kept, which are those of the finals."""
 
 
 SEEDS = 3
-"""Settings of similar decisions that a search begins with."""
+"""The number of settings of similar decisions that a search begins with."""
 NEARBY = 2.0
 """How far the sizes of a similar decision may lie away (1.0: a factor of two in one of them) for what was found there
 to guide a search: half of what such searches find is found by looking there alone (Transfer-Tuning, arXiv 2201.05587),
@@ -41,12 +42,12 @@ class Finding:
     """The findings about one decision.
 
     Args:
-        setting: the label that is best: the untuned one where no other was accepted.
-        gain: of the decision's steps in the model.
-        outcomes: of each label that was tried.
+        setting: the label of the best setting: the untuned one if no other was accepted.
+        gain: how many times faster the decision's steps are, measured in the model.
+        outcomes: the outcome of each label that was tried.
         turns: the seconds of the decision's steps, round by round, by label, the untuned one's among them.
-        why: of labels that failed.
-        rounds, loadings: of the finals.
+        why: the reason for each label that failed.
+        rounds, loadings: how many the finals had.
         difference: of the model's outputs from the exact program's, tuned and untuned.
     """
 
@@ -62,7 +63,7 @@ class Finding:
 
 
 def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) -> Record:
-    """The record of a finding, made now on this machine."""
+    """Make the record of a finding, with this machine's provenance and the given time."""
     d = result.decision
     estimates = dict(zip(d.space.labels, d.estimates, strict=True))
     labels = dict.fromkeys([d.selected.label, *result.outcomes])
@@ -96,7 +97,8 @@ def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) 
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """Labels that a search begins with; `close`: they are of decisions hardly different from it."""
+    """Labels that a search begins with; `close` tells that they come from decisions that hardly differ from this
+    one."""
 
     labels: tuple[str, ...] = ()
     close: bool = False
@@ -128,14 +130,14 @@ class Memory:
         return {r.decision: r for r in results if r.provenance.compiler == code_version() and r.policy.name == POLICY}
 
     def decided(self, site: Site) -> str | None:
-        """The setting that a record of this compiler found best in this very space."""
+        """The setting that a record of this compiler found best in exactly this space; None without such a record."""
         entry = self._known.get(site.name)
         same = entry is not None and entry.space == space_digest(site.decision.space.labels)
         return entry.setting if entry is not None and same else None
 
     def seeds(self, site: Site) -> Seeds:
-        """The settings that records of decisions like this one propose, the nearest first. Where the estimates' own
-        choice was the best there, the proposal is the estimates' choice here."""
+        """The settings that records of similar decisions propose, of the nearest decisions first. Where the estimates'
+        own choice was best there, the proposal is the estimates' choice for this decision."""
         if self.fresh:
             return Seeds()
         d = site.decision
@@ -153,8 +155,8 @@ class Memory:
 
 
 class Unverified(Memory):
-    """The records of other compilers, wherever a compile looks for records: the settings that they recommend are raced
-    again, and a record of this compiler says whether they stand. It goes before the others."""
+    """Records of other compilers, from all places where a compile looks: their settings are raced again, and a record
+    of this compiler states whether they still win. This memory is asked before the others."""
 
     only_decided = True
     policy = CONFIRM
@@ -164,7 +166,7 @@ class Unverified(Memory):
         self._lookup = lookup([store, *places], target)
 
     def decided(self, site: Site) -> str | None:
-        """The setting that the record recommends that a compile would ask first, if it is another compiler's."""
+        """The setting of the record that a compile would use first, if another compiler made that record; else None."""
         for _, record in self._lookup.find(site.name) if self._lookup is not None else ():
             if record.provenance.compiler == code_version():
                 return None
@@ -174,5 +176,5 @@ class Unverified(Memory):
 
 
 def printable(text: str) -> str:
-    """A text as a record may have it: a line of 300 characters at most."""
+    """A text in the form that a record allows: one line of at most 300 characters."""
     return "".join(c if c.isprintable() else " " for c in text)[:300]

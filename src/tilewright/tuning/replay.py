@@ -1,8 +1,8 @@
-"""Recorded spaces played back: what a search would have found, without timing anything.
+"""Searches replayed on recorded measurements: which setting a search would have found, without timing anything.
 
-A space was timed as a whole, twice or three times. A search sees the first times and is evaluated by the second ones,
-so that what it found by luck is not counted for it. The third ones stand for the tuner's finals: they decide among the
-best few, and whether one of them takes the incumbent's place at all.
+Each space of settings was timed completely, two or three times. A search sees the times of the first measurement and is
+evaluated by those of the second, so that lucky measurements do not count in its favour. The third stands for the
+tuner's finals: it decides among the best few settings, and whether one of them replaces the incumbent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tilewright.tuning.significance import MIN_GAIN
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One decision's space as it was timed.
+    """The space of one decision with all its measured times.
 
     Args:
-        about: what was decided, for people.
+        about: the decision in words.
         labels: of the settings, the preferred one first.
-        estimates: of each.
+        estimates: the estimated cycles of each.
         seen: the time of each as a multiple of the preferred one's, which a search sees.
         truth: the same from other races, by which it is evaluated.
-        share: of the model's time.
-        finals: the same from a third time, by which finalists are decided; nothing where there was none.
+        share: the decision's part of the model's time.
+        finals: the same from a third measurement, which decides among finalists; empty if there was none.
     """
 
     about: str
@@ -45,7 +45,7 @@ class Recorded:
 
     @property
     def best(self) -> float:
-        """The true time of the setting that is best by all races together."""
+        """The time of the setting that is best by the average of all measurements."""
         both = [a + b for a, b in zip(self.seen, self.truth, strict=True)]
         return self.truth[both.index(min(both))]
 
@@ -55,15 +55,15 @@ class Recorded:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Recorded:
-        """The object that `to_dict` wrote."""
+        """The object that was written by `to_dict`."""
         labels, estimates, seen, truth = (tuple(data[name]) for name in ("labels", "estimates", "seen", "truth"))
         return cls(data["about"], labels, estimates, seen, truth, data["share"], tuple(data.get("finals", ())))
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """The outcome of a search in a recorded space: its choice, how many settings it timed, and how much longer the
-    choice truly takes than the best."""
+    """The outcome of a search on a recorded space: its choice, how many settings it timed, and its regret: how much
+    longer the choice takes than the best setting."""
 
     choice: str
     timed: int
@@ -71,7 +71,7 @@ class Played:
 
 
 def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5) -> Played:
-    """A search on a recorded space."""
+    """Replay a search on a recorded space."""
     search = make(recorded)
     seen = dict(zip(recorded.labels, recorded.seen, strict=True))
     truth = dict(zip(recorded.labels, recorded.truth, strict=True))
@@ -83,7 +83,7 @@ def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5)
 
 
 def _decided(search: Search, recorded: Recorded) -> str:
-    """The outcome of the finals: the best of the finalists if its gain is worth a change, else the incumbent."""
+    """The winner of the finals: the best finalist if its gain is worth a change, else the incumbent."""
     incumbent = recorded.labels[0]
     if not recorded.finals or search.best == incumbent:
         return search.best

@@ -1,12 +1,12 @@
-"""Races of records that were measured with another compiler: what they say about this one, found out without a model.
+"""Races that verify records of other compilers for this compiler, without the model.
 
-A record about a kernel has all that a race needs: the function, its setting, and a compiler that says what it would
-take instead. Both are compiled in processes of their own, held against the interpreter, and timed in turns, loaded anew
-five times. One that wins becomes a record of this compiler; one that does not goes.
+A record about a kernel has all that a race needs: the function and its setting; this compiler says which setting it
+would prefer. Both are compiled in processes of their own, checked against the interpreter, and timed in turns with five
+fresh loadings. If the recorded setting wins, it becomes a record of this compiler; if not, the old record is removed.
 
-A record about an algorithm or a packing has the operators, which are raced as a model of their own (`layer_race.py`).
-Without the layers around them that says less: one that wins becomes a record of this compiler, one that loses goes, and
-what shows neither is left to `tilewright tune --verify`, which races it in the model.
+A record about an algorithm or a packing names operators, which are raced as a model of their own (`layer_race.py`).
+Without the surrounding layers such a race says less: a winner becomes a record of this compiler, a loser's record is
+removed, and an undecided one is left to `tilewright tune --verify`, which races it in the model.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ MAX_COPIES, MAX_BYTES = 256, 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reraced:
-    """The outcome for a record: it "stands" as it is or was "verified" anew; it was "dropped"; or a race says nothing
-    about it ("skipped"). `gain` is over what this compiler prefers, `record` what takes the old one's place."""
+    """The outcome for a record: it "stands" as it is, was "verified" anew, was "dropped", or was "skipped" as a race
+    says nothing about it. `gain` is that over this compiler's own preference; `record` replaces the old record."""
 
     state: Literal["stands", "verified", "dropped", "skipped"]
     why: str = ""
@@ -76,7 +76,7 @@ class Claim:
 
     Args:
         regime: where inputs and weights come from, or "model", where that is not known.
-        author: of the record that is made if it holds.
+        author: the author of the record that is made if the claim holds.
     """
 
     key: Key
@@ -86,14 +86,14 @@ class Claim:
 
     @classmethod
     def of(cls, record: Record, key: Key) -> Claim:
-        """The claim of a record."""
+        """The claim that a record makes."""
         return cls(key, record.setting, record.policy.regime, record.provenance.author)
 
 
 Measure = Callable[[Path, int], Processes]
-"""Processes that time kernels with the arrays in a file, on so many threads."""
+"""Makes the processes that time kernels with the arrays in a file, on a number of threads."""
 RaceLayer = Callable[[Key, str, Target, tuple[Literal["warm", "cold"], ...]], Raced | str]
-"""Races a setting of a decision about operators, in these regimes."""
+"""Races a setting of a decision about operators on a machine, in the given regimes."""
 
 
 def rerace(
@@ -104,7 +104,7 @@ def rerace(
     Args:
         target: the machine, with the instructions that the record is about; this machine if None.
         measure: where the times of kernels come from.
-        layer: where those of operators come from.
+        layer: where the times of operators come from.
     """
     verdict = checked(record, target)
     machine = replace(target or Target.host(), threads=record.threads)
@@ -119,10 +119,11 @@ def rerace(
 
 
 def confirm(claim: Claim, machine: Target, measure: Measure | None = None, layer: RaceLayer = race_layer) -> Reraced:
-    """Race a setting against what this compiler prefers, wherever the claim comes from.
+    """Race a claimed setting against the one that this compiler prefers, whether the claim comes from a record or
+    elsewhere.
 
     Args:
-        machine: this one, with the instructions and threads that the claim is about.
+        machine: the target of this machine, with the instructions and threads that the claim is about.
         measure, layer: as for `rerace`.
     """
     func = claim.key.program
@@ -140,8 +141,8 @@ def confirm(claim: Claim, machine: Target, measure: Measure | None = None, layer
 
 
 def _of_operators(claim: Claim, machine: Target, layer: RaceLayer) -> Reraced:
-    """The verdict about an algorithm or a packing. That the operators alone show no gain does not say that their model
-    shows none."""
+    """The verdict about an algorithm or a packing. If the operators alone show no gain, they may still gain inside
+    their model, so that the verdict is "skipped"."""
     try:
         result = layer(claim.key, claim.setting, machine, REGIMES[claim.regime])
     except Error as error:
@@ -155,7 +156,8 @@ def _of_operators(claim: Claim, machine: Target, layer: RaceLayer) -> Reraced:
 
 
 def apply_result(store: Store, digest: str, record: Record, result: Reraced) -> None:
-    """Do in a store what was found: the new record first, so that who is stopped between loses none."""
+    """Apply the outcome of a race to a store: the new record is written before the old one is removed, so that an
+    interruption loses neither."""
     if result.record is not None:
         store.put(result.record)
     if result.state in ("verified", "dropped"):
@@ -204,7 +206,7 @@ def _evaluated(
     errors: tuple[float, float],
     policy: str = POLICY,
 ) -> Reraced:
-    """The verdict: a verified gain in one regime at least, and a loss in none."""
+    """The verdict: "verified" if there is a verified gain in at least one regime and a loss in none."""
     best = max(gains, key=lambda regime: gains[regime].median)
     shown = gains[best]
     lost = [f"{regime} {g}" for regime, g in gains.items() if g.high < 1.0]
@@ -237,7 +239,8 @@ def record_of(
     gain: records.Gain = records.NONE,
     difference: records.Difference | None = None,
 ) -> Record:
-    """The record of a claim that was measured now, here. `labels`: of all settings, the estimates' choice first."""
+    """The record of a claim that was measured now on this machine. `labels` are those of all settings, the estimates'
+    choice first."""
     return Record.of(
         claim.key,
         machine,
@@ -253,12 +256,13 @@ def record_of(
 
 
 def seconds_of(timed: Timed) -> list[float]:
-    """The seconds of each round, all steps together."""
+    """The seconds of each round, summed over all steps."""
     return [sum(parts) for parts in timed.rounds]
 
 
 def written(folder: Path, key: Key, label: str, machine: Target, copies: int) -> Built:
-    """A file for a process that times a kernel as one setting makes it, with so many copies of its arrays."""
+    """Write the file for a process that times a kernel compiled with one setting, with `copies` copies of its
+    arrays."""
     path = folder / f"{len(list(folder.iterdir()))}.json"
     name = (
         "host"
@@ -270,7 +274,8 @@ def written(folder: Path, key: Key, label: str, machine: Target, copies: int) ->
 
 
 def example_arrays(func: PrimFunc) -> dict[str, np.ndarray[Any, Any]]:
-    """Arrays for a function's parameters, small whole numbers; symbols have their least sizes."""
+    """Example arrays for a function's parameters, filled with small integers; symbolic sizes have their least
+    values."""
     sizes = {v: const(v.multiple * max(1, ceil((v.lo or 1) / v.multiple))) for v in func.symbols}
     draw = np.random.default_rng(0)
     arrays = {}
@@ -282,7 +287,7 @@ def example_arrays(func: PrimFunc) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def interpreted(func: PrimFunc, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any] | None:
-    """The outputs of the function by the interpreter; None where that takes too long."""
+    """The outputs of the function computed by the interpreter; None if that would take too long."""
     sizes = {v: const(v.multiple * max(1, ceil((v.lo or 1) / v.multiple))) for v in func.symbols}
     blocks = (b for b in walk(func.body) if isinstance(b, Block))
     work = sum(prod(as_int(substitute(v.extent, sizes)) or 1 for v in b.iters) for b in blocks)
@@ -295,7 +300,7 @@ def interpreted(func: PrimFunc, arrays: Mapping[str, np.ndarray[Any, Any]]) -> d
 
 
 def copies_of(arrays: Mapping[str, np.ndarray[Any, Any]], machine: Target) -> int:
-    """Copies whose arrays together are more than twice the last cache that a core has to itself."""
+    """The number of copies whose arrays together exceed twice the last cache level that a core does not share."""
     size = max(1, sum(a.nbytes for a in arrays.values()))
     return max(1, min(2 * machine.l2 // size + 1, MAX_COPIES, MAX_BYTES // size))
 

@@ -1,4 +1,4 @@
-"""The table of a tuning run: its progress while it runs, then a row for each decision and the gain of the whole
+"""The result of a tuning run: its progress while it runs, then a row for each decision and the gain of the whole
 model."""
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tilewright.tuning.significance import NONE, Gain
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is.
+    """The progress of a run.
 
     Args:
-        level: what is tuned now.
+        level: the kind of decisions that is tuned now.
         done, total: candidates of this level that were timed, and at most will be, fewer with each search that ends
             early; 0 where none are.
         left: seconds after which no further search begins; infinity without a limit.
-        gain: of the whole model, what is verified so far; 1 where nothing is.
-        next: what is timed next.
+        gain: the gain of the whole model that is verified so far; 1 if none is.
+        next: the level that is timed next.
     """
 
     level: str
@@ -39,12 +39,12 @@ class Row:
 
     Args:
         name, about: the key's name and text.
-        level: at which it was tuned.
-        share: of a call's time, that of the steps that it decides.
-        space: settings that there are.
-        outcomes: of the candidates, how many each.
+        level: the level at which it was tuned.
+        share: the part of a call's time that is spent in the steps that it decides.
+        space: the number of its settings.
+        outcomes: how many candidates had each outcome.
         untuned, tuned: labels; the same where nothing better was found.
-        gain: of its steps in the model.
+        gain: how many times faster its steps are in the model.
         accepted: whether the whole model is verified to be faster with it, and others.
     """
 
@@ -61,21 +61,21 @@ class Row:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Row:
-        """The row of which `to_dict` of the result made this."""
+        """The row that was written as part of `Tuned.to_dict`."""
         return cls(**{**row, "gain": Gain(**row["gain"])})
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of a run.
+    """The result of a tuning run.
 
     Args:
         settings: accepted ones, a decision's name -> a label: what `forcing` takes.
-        rows: of all decisions that were looked at.
-        gain: of the whole model, verified; 1 where nothing was accepted.
+        rows: one for each decision that was considered.
+        gain: the verified gain of the whole model; 1 if no setting was accepted.
         loadings: the ratios after it, those of each loading together.
         timed: candidates that this run timed.
-        seconds: that it took.
+        seconds: the time that the run took.
         interrupted: whether it was stopped before its end.
         causes: why candidates failed, each once.
         known: whether all of it was known from an earlier run.
@@ -99,7 +99,7 @@ class Tuned:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tuned:
-        """The object that `to_dict` wrote."""
+        """The object that was written by `to_dict`."""
         return cls(
             dict(data["settings"]),
             tuple(Row.from_dict(row) for row in data["rows"]),

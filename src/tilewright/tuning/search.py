@@ -1,11 +1,11 @@
-"""The settings of one decision to time next: one-knob descent from seeds, by steps and halves, pruned by estimates.
+"""Searches over the settings of one decision: descent from seeds by changing one knob at a time, pruned by estimates.
 
     search = Descent(space, estimates, policy)
     while labels := search.ask(4):
         for label in labels: search.tell(label, slowness of it, measured)
     search.finalists(3)
 
-It does not know how times come about, so that recorded ones can be replayed and searches compared.
+A search does not measure itself, so that recorded times can be replayed and searches compared.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tilewright.support.classes import dataclass
 from tilewright.tuning.significance import TIED
 
 PROMISING = 0.995
-"""The share of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not
+"""A setting whose time in the search exceeds this multiple of the incumbent's is not raced again: its gain would not
 count."""
 
 
 FINALISTS = 3
-"""Labels of a decision that are raced again."""
+"""The number of a decision's settings that are raced again in the finals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,28 +55,28 @@ class Policy:
 
 
 class Search(Protocol):
-    """A search over the labels of one decision."""
+    """A search over the labels of one decision's settings."""
 
     def ask(self, count: int) -> list[str]:
-        """Labels to time next, at most so many; none: the search is over."""
+        """At most `count` labels to time next; an empty list means that the search is over."""
 
     def tell(self, label: str, slowness: float) -> None:
-        """The time of a label as a multiple of the incumbent's; infinity if it failed."""
+        """Tell the search the time of a label as a multiple of the incumbent's; infinity if it failed."""
 
     @property
     def best(self) -> str:
-        """The label of the least time so far."""
+        """The label with the least time so far."""
 
     @property
     def measured(self) -> int:
-        """How many labels were timed."""
+        """The number of labels that were timed."""
 
     def finalists(self, count: int) -> list[str]:
-        """The labels that may be verified to beat the incumbent, the best first."""
+        """At most `count` labels that may be verified to beat the incumbent, the best first."""
 
 
 class _Told:
-    """The times so far, which searches share. The incumbent's is 1."""
+    """The times told so far, the part that all searches share. The incumbent's time is 1."""
 
     def __init__(self, incumbent: str) -> None:
         self.incumbent = incumbent
@@ -105,8 +105,8 @@ class Descent(_Told):
 
     Args:
         space: the preferred setting first.
-        estimates: of each setting; 0.0 where nothing is estimated, then nothing is pruned.
-        policy: how far.
+        estimates: the cycles of each setting; 0.0 if nothing is estimated, in which case nothing is pruned.
+        policy: how far the search goes.
         seeds: labels of records, of this decision and of decisions like it.
         incumbent: the setting in force, the preferred one if None.
         guided: whether the seeds come from decisions much like this one. Then only they and the setting with the best
@@ -137,8 +137,8 @@ class Descent(_Told):
         self._asked: set[str] = {self.incumbent}
 
     def _alternatives(self) -> list[str]:
-        """The label of each kind, and of each size of Winograd's tiles, which are kinds of their own to the estimates,
-        the one with the best estimate, if that is within reach."""
+        """The best-estimated label of each alternative that is within reach; different sizes of Winograd's tiles count
+        as alternatives of their own, since their estimates deviate in different ways."""
         bound = self._least * self.policy.reach if self._least > 0 else math.inf
         within = [x for x, estimate in self._estimates.items() if estimate <= bound]
         result: dict[tuple[str, int], str] = {}
@@ -149,16 +149,16 @@ class Descent(_Told):
 
     @property
     def allowed(self) -> list[str]:
-        """The labels that estimates leave."""
+        """The labels that pruning by estimates leaves."""
         bound = self._bound(self._least)
         return [label for label, estimate in self._estimates.items() if estimate <= bound]
 
     def _bound(self, estimate: float) -> float:
-        """The largest estimate of what is timed beside a setting with this one."""
+        """The largest estimate with which a setting is timed if the best setting is estimated at `estimate`."""
         return estimate * self.policy.prune + self.policy.slack if self._least > 0 else math.inf
 
     def rank(self, label: str) -> tuple[float, int]:
-        """Where the estimates place a label: the least is the best, of equals the first of the space."""
+        """The sort key of a label by estimates: the least is the best; of equal ones the first of the space."""
         return self._estimates[label], self.space.labels.index(label)
 
     def ask(self, count: int) -> list[str]:
@@ -170,8 +170,8 @@ class Descent(_Told):
         return result
 
     def _beside(self) -> list[str]:
-        """The untimed neighbours of the best labels, and what has half of one of their knobs, those of the best first,
-        in the order of their estimates."""
+        """The untimed neighbours of the best labels, and the settings with half the value of one knob, those of the
+        best label first, ordered by their estimates."""
         centres = sorted(self.times, key=lambda label: self.times[label])
         best = self.times[centres[0]]
         result: dict[str, None] = {}
@@ -208,7 +208,7 @@ def halved(space: Space, setting: Setting) -> list[Setting]:
 
 
 class RandomSearch(_Told):
-    """Settings drawn by chance from the whole space: what any search must beat."""
+    """A search that draws settings at random from the whole space: a baseline for the other searches."""
 
     def __init__(self, space: Space, most: int, seed: int = 0) -> None:
         super().__init__(space.settings[0].label)
@@ -221,7 +221,7 @@ class RandomSearch(_Told):
 
 
 class EstimateOnly(_Told):
-    """The estimate's choice, without any measurement."""
+    """A search that takes the estimates' choice without any measurement: a baseline for the other searches."""
 
     def __init__(self, space: Space) -> None:
         super().__init__(space.settings[0].label)

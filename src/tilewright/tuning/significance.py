@@ -1,9 +1,9 @@
-"""The statistics of turns: the ratio of two contenders with an interval, who is near whom, and whether a gain is
-verified.
+"""Statistics of paired races: the ratio of two contenders' times with an interval, whether they are tied, and whether a
+gain is verified.
 
-A gain is the time of the incumbent divided by that of the challenger, round by round: above 1 the challenger is faster.
-Where memory happens to lie when a program is loaded makes it up to some percents faster or slower, for as long as it
-stays loaded. So rounds of one loading are no independent witnesses, and intervals are made from loadings.
+A gain is the time of the incumbent divided by that of the challenger in the same round: above 1 the challenger is
+faster. Where a program's memory happens to lie when it is loaded makes it some percent faster or slower for as long as
+it stays loaded. So the rounds of one loading are not independent samples, and intervals are computed over loadings.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import numpy as np
 from tilewright.support.classes import dataclass
 
 TIED = 1.02
-"""Contenders within this factor of each other are tied."""
+"""Contenders whose times differ by less than this factor are tied."""
 MIN_GAIN = 1.01
-"""The median that a gain must pass to be verified: less is within what memory's place does."""
+"""The median that a gain must exceed to be verified: smaller gains may come from where memory happens to lie."""
 MODEL_GAIN = 1.005
 """The median gain from which a whole model counts as faster: its many steps find their memory in many places.
 ResNet-50 against itself, loaded anew
 five times: 0.999 to 1.005 in four races (Zen 4, 2026-11-26); smaller models differ more, and are loaded more often."""
 COVERAGE = 0.9
-"""The coverage of intervals."""
+"""The confidence of intervals: the probability that they contain the true ratio."""
 WIDE = 1.1
-"""The ratio of an interval's ends from which on others were at work while it was measured."""
+"""If the ends of an interval differ by more than this factor, other processes disturbed the measurement."""
 _SAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A median ratio with its interval: how many times faster."""
+    """The median of how many times faster a challenger is, with its confidence interval."""
 
     median: float
     low: float
@@ -42,7 +42,8 @@ class Gain:
 
     @property
     def verified(self) -> bool:
-        """Whether the incumbent may change: the whole interval is a gain, and the median is worth the change."""
+        """Whether the challenger may replace the incumbent: the whole interval is above 1, and the median exceeds
+        `MIN_GAIN`."""
         return self.low > 1.0 and self.median > MIN_GAIN
 
     @property
@@ -52,7 +53,7 @@ class Gain:
 
     @property
     def undecided(self) -> bool:
-        """Whether more rounds may decide if the change is worth it: the interval holds the least gain."""
+        """Whether further rounds may decide if the change is worth it: the interval contains `MIN_GAIN`."""
         return self.low <= MIN_GAIN < self.high
 
     @property
@@ -64,7 +65,7 @@ class Gain:
 
     @property
     def disturbed(self) -> bool:
-        """Whether the rounds differ more than the place of memory makes them."""
+        """Whether the rounds vary more than the placement of memory explains."""
         return self.high > WIDE * self.low
 
     def __str__(self) -> str:
@@ -76,14 +77,14 @@ class Gain:
 
 
 NONE = Gain(1.0, 1.0, 1.0)
-"""The gain where nothing changed."""
+"""The gain of a setting that changes nothing."""
 
 
 def gain(loadings: Sequence[Sequence[float]], seed: int = 0) -> Gain:
-    """The gain that paired ratios show, those of each loading together.
+    """The gain shown by paired ratios, which are grouped by loading.
 
     The interval is a bootstrap in two stages (Davison and Hinkley 1997, section 3.8): loadings are drawn with
-    replacement, then rounds of each.
+    replacement, then rounds of each loading.
     """
     loads = [np.asarray(rounds, float) for rounds in loadings if len(rounds)]
     if not loads:
@@ -100,7 +101,7 @@ def gain(loadings: Sequence[Sequence[float]], seed: int = 0) -> Gain:
 
 
 def ratios(incumbent: Sequence[float], challenger: Sequence[float]) -> tuple[float, ...]:
-    """Round by round, the incumbent's time divided by the challenger's; rounds without time are left out."""
+    """The incumbent's time divided by the challenger's, for each round; rounds without a time are left out."""
     pairs = zip(incumbent, challenger, strict=False)
     return tuple(a / b for a, b in pairs if a > 0 and b > 0)
 
@@ -117,5 +118,5 @@ def there_and_back(gains: Sequence[float]) -> tuple[float, ...]:
 
 
 def slowness(gains: Sequence[float]) -> float:
-    """The median time of a challenger as a multiple of the incumbent's, by the gains of its rounds."""
+    """The median time of a challenger as a multiple of the incumbent's, from the gains of its rounds."""
     return 1 / statistics.median(gains) if gains else float("inf")

@@ -13,9 +13,9 @@ from tilewright.transform.prefetch_across import STEPS
 from tilewright.tuning.programs import Built, Listed, changed, changes, fed
 
 MIN_SHARE = 0.01
-"""The least share of a call's time: less is not worth a measurement."""
+"""The least share of a call's time that a decision's steps must take: smaller ones are not worth measuring."""
 NEVER = ("precision",)
-"""Kinds of decisions that change what results mean, which the caller decides."""
+"""Kinds of decisions that are never tuned: they change the meaning of results, so that the caller decides them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Site:
     """A decision to tune.
 
     Args:
-        decision: with its space, its estimates and what is in force.
-        steps: of the incumbent program, those whose time it decides; None where only a compile with another setting
-            shows which these are.
+        decision: the decision with its space, its estimates and the setting in force.
+        steps: the steps of the incumbent program whose time it decides; None if only a compile with another setting can
+            show them.
     """
 
     decision: Decision
@@ -41,15 +41,15 @@ class Site:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it decides a kernel's schedule alone, and not what kernels there are."""
+        """Whether the decision is only about a kernel's schedule, and not about which kernels the program has."""
         return self.decision.key.kind == "plan"
 
 
 def sites(listed: Listed, sizes: Mapping[str, int]) -> list[Site]:
-    """The decisions about the program that runs at each call, where there is a choice.
+    """The decisions with more than one setting about the program that runs at each call, each with its steps.
 
     Args:
-        sizes: of symbols in the call that is timed: of a kernel's versions for different sizes one runs.
+        sizes: the values of the symbolic sizes in the timed call, which select one of a kernel's versions.
     """
     steps: dict[str, set[int]] = {}
     for place, kernel in enumerate(listed.built.kernels):
@@ -68,21 +68,20 @@ def sites(listed: Listed, sizes: Mapping[str, int]) -> list[Site]:
 
 
 def runs(decisions: Sequence[Scheduled], sizes: Mapping[str, int]) -> Scheduled | None:
-    """The decision about a kernel whose version runs for these sizes: the last of those that fit."""
+    """The decision about the version of a kernel that runs for these sizes: the last version that fits them."""
     fitting = [d for d in decisions if all(sizes.get(name) == value for name, value in d.where)]
     return fitting[-1] if fitting else None
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a site's time in two programs: the steps of the incumbent and those of the candidate in their
-    place."""
+    """A site's part of two programs: the incumbent's steps, and the candidate's steps in their place."""
 
     before: frozenset[int]
     after: frozenset[int]
 
     def times(self, rounds: Sequence[Sequence[float]], *, after: bool) -> list[float]:
-        """The part's seconds in each round."""
+        """The part's seconds in each round, in the candidate (`after`) or in the incumbent."""
         places = self.after if after else self.before
         return [sum(times[k] for k in places) for times in rounds]
 
@@ -92,8 +91,8 @@ class Split:
     """How a program's differences are divided among the sites of its candidates.
 
     Args:
-        parts: of each site; None of those that cannot be told from others.
-        tangled: pairs of sites, by their numbers, that have a difference in common.
+        parts: the part of each site; None if it cannot be told from those of other sites.
+        tangled: pairs of sites, by index, to which the same difference may belong.
     """
 
     parts: tuple[Part | None, ...]
@@ -158,7 +157,7 @@ def _distinguished(
 
 
 def _owners(own: Sequence[frozenset[int]], place: Iterable[int]) -> list[int]:
-    """The sites, by their numbers, that have steps at a place."""
+    """The indices of the sites that have steps at a place."""
     return [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
 
 
@@ -182,8 +181,8 @@ def _connected(
 
 
 def window(kind: str, steps: frozenset[int], readers: frozenset[int]) -> frozenset[int]:
-    """The steps that decisions of a kind may change, of those that one other setting did: of which kernel prefetches
-    a reader's weights all that may be its host."""
+    """The steps that a decision of this kind may change, given the steps that one other setting changed: a decision
+    about which kernel prefetches a reader's weights may change any kernel that can do so."""
     if kind != "ahead":
         return steps | readers
     return frozenset(k for reader in readers for k in range(max(reader - STEPS, 0), reader + 1))
@@ -196,11 +195,11 @@ def clash(a: Site, b: Site) -> bool:
 
 
 def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
-    """Candidates, a site and a label each, in as few programs as a greedy choice finds: no two in a program clash.
-    Those that clash with most others come first.
+    """Distribute candidates (a site and a label each) over programs, as few as a greedy choice finds, so that no two in
+    a program clash. Those that clash with most others come first.
 
     Args:
-        clashes: pairs of sites, by their names, that are known to clash for other reasons.
+        separated: pairs of sites, by their names, that must not be in one program for other reasons.
     """
 
     def separate(a: Site, b: Site) -> bool:

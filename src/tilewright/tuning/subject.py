@@ -1,7 +1,7 @@
-"""The work of the processes of a race: a candidate's program, whole or step by step. Nothing is compiled here.
+"""The work of the processes of a race: they run a candidate's program, whole or step by step, and compile nothing.
 
-A candidate's file has code alone; the weights are the untuned program's, in a file of their own that is mapped. So
-candidates are small, and a process needs the runtime only.
+A candidate's file contains code only; the weights are those of the untuned program, in a file of their own that is
+mapped. So candidates are small, and a process needs the runtime only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STEPS = "tilewright.tuning.subject:steps"
 CALLS = "tilewright.tuning.subject:calls"
 
 QUICKEST = 0.75
-"""The part of the runs of a turn that counts, for each step the quickest: what disturbs a machine only adds time."""
+"""The share of a turn's runs that count, the quickest ones of each step: disturbances of a machine only add time."""
 
 
 def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
@@ -43,7 +43,7 @@ def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def calls(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """Prepare a program for timing as users call it, with outputs allocated before."""
+    """Prepare a program for timing as users call it, with outputs allocated beforehand."""
     model = _load(code, weights, threads)
     arguments, call = _caller(model, inputs)
     return Prepared(call, lambda: _outputs(model, arguments))

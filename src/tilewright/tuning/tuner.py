@@ -3,8 +3,8 @@
     listed decisions -> sites -> search (halving by descent, candidates of all sites in one program) -> finals of each
     site -> a race of the whole model -> accepted, or the incumbent stays
 
-Steps are timed inside the model, so that one program may try another setting of each site at once, and what a kernel
-reads is in the caches as in deployment. What was measured is in the journal before it is used.
+Steps are timed inside the model, so that one program can try another setting of each site at once, and the data a
+kernel reads is cached as in deployment. Measurements are written to the journal before they are used.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tilewright.tuning.sites import MIN_SHARE, Part, Site, codes, sites, split, 
 from tilewright.tuning.workers import Races, Timed
 
 SIDE_BY_SIDE = 5
-"""Candidates that race with the incumbent at once."""
+"""The number of candidates that race with the incumbent at once."""
 SEARCH_ROUNDS = 6
-"""Turns in a search, two of which are one, there and back: with three there is a middle one, so that what disturbs one
-of them does not count."""
+"""Turns of each contender in a search; two make one round, there and back. With three rounds there is a median, so that
+a disturbance of one of them does not count."""
 FINAL_RACES, MAX_RACES, FINAL_ROUNDS = 3, 8, 6
 """Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
 while it is not decided whether a gain is worth the change."""
@@ -38,9 +38,10 @@ WORTH = 0.0005
 """The share of a call's time that a setting must promise to save to be raced again. Ten that save so much are a gain of
 the whole model that can be verified; searches name several as promising by chance for each that is."""
 SURELY_LESS = 0.5
-"""A share of the least gain: settings whose own gains make less of the whole model are not raced in it."""
+"""Accepted settings whose own gains amount to less than this part of the least gain of a model are not raced in the
+model."""
 MODEL_RACES = 4
-"""Races of the whole model while they do not decide whether it is faster."""
+"""The most races of the whole model while they do not decide whether it is faster."""
 KERNELS_REACH = 2.0
 """The reach of a kernel's alternatives (`Policy.reach`): their estimates hold better than those of algorithms.
 ResNet-50's and IMP's 37 kernels take 1.1 to 5.2 times as long by another plan where 2.3 to 4 are estimated (Zen 4,
@@ -50,7 +51,7 @@ LEVELS = ("algorithms and layouts", "kernels")
 
 @dataclass(slots=True)
 class _Search:
-    """A site with what is known of it."""
+    """The search of one site with all that is known about it."""
 
     site: Site
     search: Descent
@@ -65,32 +66,32 @@ class _Search:
 
     @property
     def other(self) -> str:
-        """The label that is preferred among all but the incumbent; what records say where they say another one."""
+        """The label that is preferred among all but the incumbent: a record's setting if that is another one."""
         if self.decided is not None and self.decided != self.site.incumbent:
             return self.decided
         return self.site.decision.runners_up[0][0].label
 
 
 Bundle = dict[str, str]
-"""One candidate of each of some sites: the site's name -> a label."""
+"""A candidate setting for each of some sites, tried in one program: a site's name -> a label."""
 Wanted = tuple[str, str]
 """A candidate: a site's name and a label."""
 
 
 class Tuner:
-    """One run.
+    """One tuning run.
 
     Args:
         maker: compiles candidates.
         races: times them.
-        journal: what was measured before.
-        sizes: of symbols, in the call that is timed.
+        journal: earlier measurements.
+        sizes: the values of symbolic sizes in the timed call.
         memory: records. Of a site that they decide, here or in another model, the setting is verified in this one, and
             nothing else is timed; those of decisions like it are what a search begins with. What is found is kept as
             soon as its level is verified.
-        policy: of the search.
+        policy: how far searches go.
         seconds: after which no further search begins; what was found is verified still.
-        announce: told about progress.
+        announce: called with the progress.
         clock: the time now, in seconds.
     """
 
@@ -125,10 +126,10 @@ class Tuner:
         self._ratios: tuple[tuple[float, ...], ...] = ()
         self._timed = 0
         self._clashes: set[frozenset[str]] = set()
-        """Pairs of sites, by their names, that were not distinguished in a program."""
+        """Pairs of sites, by their names, whose parts could not be distinguished in one program."""
 
     def run(self, untuned: Listed) -> Tuned:
-        """Tune; what is verified when time is up or the user interrupts is the result."""
+        """Tune. If time is up or the user interrupts, the result is what has been verified by then."""
         interrupted = False
         incumbent = untuned
         try:
@@ -153,7 +154,7 @@ class Tuner:
     # -- one level -----------------------------------------------------------------------------------------------------
 
     def _level(self, level: str, incumbent: Listed) -> bool:
-        """Search, finals and the whole-model race of one level; whether settings were accepted."""
+        """Tune one level: search, finals and the race of the whole model. Returns whether settings were accepted."""
         kernels = level == LEVELS[-1]
         results = [s for s in sites(incumbent, self.sizes) if s.is_kernel == kernels]
         if not results:
@@ -223,7 +224,7 @@ class Tuner:
         return _Search(site, search, share, decided=resolved if resolved in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
-        """The shares of a call's time, by step."""
+        """The share of a call's time that each step takes."""
         stored = self.journal.result("shares")
         if stored is not None and stored.get("kernels") == list(built.kernels):
             return [float(x) for x in stored["shares"]]
@@ -276,7 +277,7 @@ class Tuner:
     # -- search --------------------------------------------------------------------------------------------------------
 
     def _search(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
-        """Time what the searches ask for until they ask no more or time is up."""
+        """Time the labels that the searches request until they request no more or time is up."""
         while True:
             # What a layout changes is not known before it is tried alone, if `_find_steps` did not say it.
             asked = {n: self._ask(s, 1 if s.site.steps is None else SIDE_BY_SIDE) for n, s in searches.items()}
@@ -287,7 +288,7 @@ class Tuner:
             self._time(wanted, searches, incumbent, SEARCH_ROUNDS)
 
     def _ask(self, s: _Search, count: int) -> list[str]:
-        """Labels to time; those that the journal knows are told to the search at once."""
+        """At most `count` labels to time; the search is told at once about labels whose times are in the journal."""
         while labels := [] if s.closed else s.search.ask(count):
             unknown = [label for label in labels if not self._known(s, label)]
             if unknown:
@@ -308,8 +309,8 @@ class Tuner:
         return failed is not None or bool(turns)
 
     def _time(self, wanted: Sequence[Wanted], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
-        """Race candidates of several sites a program. Candidates whose parts cannot be distinguished are tried again in
-        different programs, and a program that fails is halved until each candidate has its own outcome."""
+        """Race candidates, several sites' in one program. Candidates whose parts cannot be distinguished are tried
+        again in different programs, and a program that fails is halved until each candidate has its own outcome."""
         waiting, sides = list(wanted), list[Bundle]()
         while waiting or sides:
             packed = together([(searches[name].site, label) for name, label in waiting], self._clashes)
@@ -347,8 +348,8 @@ class Tuner:
                     self._tell(searches[name], bundle[name], Turns(*map(tuple, times)))
 
     def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
-        """Learns which steps a decision changes, seen from a candidate: all if none were known, else perhaps more than
-        other settings change. Its search ends if these take no time."""
+        """Learn from a candidate which steps a decision changes: all of them if none were known, else perhaps more than
+        other settings change. The site's search ends if these steps take no time."""
         if s.site.steps is not None and part.before <= s.site.steps:
             return
         total = sum(map(sum, incumbent.rounds)) or 1.0
@@ -356,7 +357,7 @@ class Tuner:
         self.journal.keep(_steps_of(s.site), {"steps": sorted(s.site.steps or ())})
 
     def _widen(self, s: _Search, steps: frozenset[int], shares: Sequence[float]) -> None:
-        """A decision changes these steps, too."""
+        """Note that a decision changes these steps, too."""
         known = s.site.steps or frozenset()
         share = sum(shares[k] for k in steps - known)
         s.share = share if s.site.steps is None else s.share + share
@@ -366,8 +367,8 @@ class Tuner:
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
     ) -> tuple[Built, dict[str, Part], set[frozenset[str]]] | str:
-        """A program with these settings, by site the parts that are distinguished, and which sites' parts are not; or
-        what went wrong."""
+        """Build a program with these settings. Returns it with the parts of the sites that are distinguished and the
+        pairs of sites that are not; or a text with the reason why it failed."""
         results = [searches[name].site for name in bundle]
         try:
             built = self.maker.built({**incumbent.forced, **bundle})
@@ -378,7 +379,7 @@ class Tuner:
         return built, known, {frozenset((results[a].name, results[b].name)) for a, b in divided.tangled}
 
     def _split(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
-        """The halves of a bundle to be tried alone; of a single candidate its outcome is noted."""
+        """Split a bundle into halves that are tried separately; for a single candidate, note its outcome instead."""
         names = list(bundle)
         if len(names) > 1:
             half = len(names) // 2
@@ -400,7 +401,8 @@ class Tuner:
     # -- finals and acceptance -----------------------------------------------------------------------------------------
 
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
-        """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
+        """Race the best settings of each site, freshly loaded. Only these races decide: the search's own times favour
+        the winner."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
         for race in range(MAX_RACES):
             if not self._may_gain(finalists, searches):
@@ -440,8 +442,9 @@ class Tuner:
         return likely + math.sqrt(spread) >= 1 - 1 / MODEL_GAIN
 
     def _wanted(self, s: _Search, label: str, race: int) -> bool:
-        """Whether a finalist takes part in a race: in the first one, in further ones while it may gain enough for the
-        model, and after these while it is undecided whether the gain is worth the change."""
+        """Whether a finalist takes part in race number `race`: all do in the first race; in further ones those that may
+        gain enough for the model, and after these those of which it is undecided whether the gain is worth the
+        change."""
         turns = self._final_turns(s, label)
         if len(turns) > race or not turns:
             return len(turns) <= race
@@ -451,13 +454,13 @@ class Tuner:
         return not hopeless and (race < FINAL_RACES or result.undecided)
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
-        """The gains of the races after the search's one, if it was searched."""
+        """The gains of the final races, without the search's own race if there was one."""
         searched = 1 if s.decided is None else 0
         return [there_and_back(t.gains) for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
     def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
         """The winners with which the whole model is verified to be faster: all, or else the half that saves most; and
-        the largest difference of its outputs from the exact ones."""
+        the largest difference of the model's outputs from the exact ones."""
         saving = {name: searches[name].share * (1 - 1 / searches[name].gain.median) for name in won}
         ranked = sorted(won, key=lambda name: -saving[name])
         trials = [ranked] if len(ranked) == 1 else [ranked, ranked[: (len(ranked) + 1) // 2]]
@@ -482,8 +485,8 @@ class Tuner:
         return {}, 0.0
 
     def _raced(self, incumbent: Built, built: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], float]:
-        """A race of the whole model, with its ratios and the challenger's error. It goes on while more loadings may
-        decide it; a small gain is believed when it is there twice."""
+        """Race the whole model. Returns the gain, the ratios by loading and the challenger's error. The race goes on
+        while more loadings may decide it; a small gain is accepted only if a second race confirms it."""
         loadings, off = self._verified(incumbent, built)
         result = gain(loadings)
         if result.improves and result.disturbed:  # no gain is taken from such a race alone
@@ -502,7 +505,8 @@ class Tuner:
         return result, loadings, off
 
     def _verified(self, incumbent: Built, built: Built, turn: str = "") -> tuple[tuple[tuple[float, ...], ...], float]:
-        """The ratios of a whole-model race by loading, and the challenger's error; from the journal if it was run."""
+        """The ratios of a whole-model race by loading, and the challenger's error; taken from the journal if the race
+        was run before."""
         name = f"race {turn}{digest([repr(sorted(b.forced.items())) for b in (incumbent, built)])}"
         stored = self.journal.result(name)
         if stored is not None:
@@ -525,7 +529,7 @@ class Tuner:
         self.announce(Progress(level, done, most, self._left(), self.total.median, what))
 
     def _most(self, s: _Search) -> int:
-        """How many candidates of a search are timed at most, once it is over how many were."""
+        """The most candidates that a search may still time in all; once it is over, the number that it timed."""
         if s.closed or s.exhausted or s.decided is not None:
             return s.search.measured
         # Alternatives that estimates do not leave are timed, too.
@@ -533,15 +537,15 @@ class Tuner:
 
 
 def _finalists(s: _Search) -> list[str]:
-    """The settings to race once more: the best of the search that save enough of the model's time, or what a record
-    says alone."""
+    """The settings to race once more: the search's best that save enough of the model's time, or the setting of a
+    record alone."""
     if s.decided is not None:
         return [s.decided] if s.decided != s.site.incumbent else []
     return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]
 
 
 def _steps_of(site: Site) -> str:
-    """The name under which the journal keeps which steps a decision was seen to change."""
+    """The name under which the journal stores the steps that a decision was seen to change."""
     return f"steps {site.name} {site.incumbent}"
 
 

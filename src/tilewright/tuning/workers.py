@@ -34,15 +34,14 @@ Outcome = Literal["timed", "refused", "wrong", "crashed", "timeout", "memory"]
 too long; it took too much memory."""
 
 MEMORY = 4 << 30
-"""Bytes that a candidate's process may take beyond the interpreter and the model's own size."""
+"""Bytes of memory that a candidate's process may take beyond the interpreter and the model's own size."""
 TURN_SECONDS = 0.006
 LOADINGS, ROUNDS = 5, 12
-"""How often a verification loads both programs anew, and turns of each loading, as many in one order as in the
-other."""
+"""How often a verification loads both programs anew, and the turns of each loading, of which half are in each order."""
 FLOOR = 1e-5
-"""Differences of outputs, relative to their scale, that the order of sums alone may make."""
+"""Differences of outputs, relative to their scale, up to this one may come from the order of summation alone."""
 LOOSER = 2.0
-"""A candidate may be this many times as far from the exact program's outputs as the untuned one."""
+"""A candidate's outputs may be this many times as far from the exact program's outputs as the untuned program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +63,11 @@ class Races(Protocol):
     def own_error(self) -> float: ...
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
-        """All candidates in turns, step by step; the first is the incumbent."""
+        """Time all candidates in turns, step by step; the first one is the incumbent."""
 
     def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
-        """The whole program, freshly loaded some times: the ratios of rounds by loading, and the challenger's state."""
+        """Race whole programs, freshly loaded several times. Returns the ratios of the rounds by loading, and the
+        challenger's result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class Processes:
 
     Args:
         weights, inputs: files that all candidates share.
-        threads: of a call.
+        threads: the number of threads of a call.
         memory: bytes that a process may take beyond what it starts with.
         timeout: seconds that an answer may take.
-        announce: told what is going on.
+        announce: called with a text about the progress.
         setup: what the processes run: step by step, and whole.
         team: processes that stay for all races; None: each race has its own.
     """
@@ -98,8 +98,8 @@ class Processes:
     _races: Iterator[int] = field(default_factory=count, repr=False, compare=False)
 
     def compared_with(self, exact: Built, untuned: Built) -> Processes:
-        """The processes themselves, with results compared to the exact program's. A result may deviate a little more
-        than the untuned program's."""
+        """A copy that compares outputs with those of the exact program. A candidate may deviate a little more than
+        the untuned program does."""
         results, outputs = self._race([exact, untuned], self.setup[1], 1)
         must = [Timed(_outcome(r), why=_first_line(r.error)) for r in results]
         for candidate in must:
@@ -116,12 +116,13 @@ class Processes:
         return matches
 
     def _dismiss(self) -> None:
-        """End shared processes: what went wrong may have left something after."""
+        """End the shared processes after a failure, which may have left them in a bad state."""
         if self.team is not None:
             self.team.dismiss()
 
     def compared(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
-        """All candidates in turns, freshly loaded, held against given results; against the first one's if None."""
+        """Time all candidates in turns, freshly loaded, and compare their outputs with `reference`; with the first
+        candidate's if None."""
         results, outputs = self._race(candidates, self.setup[0], ROUNDS)
         evaluate = replace(self, reference=outputs[0] if reference is None else reference, allowed=allowed)
         return [evaluate._compared(r, o) for r, o in zip(results, outputs, strict=True)]
@@ -185,7 +186,8 @@ class Processes:
 
 
 def cpus_for(threads: int) -> tuple[int, ...] | None:
-    """The last usable CPUs, as many as threads: the first are where others run. None where that cannot be said."""
+    """The last CPUs that this process may use, as many as threads, since other work tends to run on the first. None
+    if they cannot be determined."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     usable = sorted(os.sched_getaffinity(0))
@@ -193,8 +195,8 @@ def cpus_for(threads: int) -> tuple[int, ...] | None:
 
 
 def difference(wanted: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> float:
-    """The largest difference of two programs' outputs, relative to each output's largest element; infinity where one
-    lacks an output, where shapes differ, or where only one has no number."""
+    """The largest difference of two programs' outputs, relative to each output's largest element; infinity if one lacks
+    an output, if shapes differ, or if only one of them is not a number."""
     if wanted is None:
         return 0.0
     if result is None or wanted.keys() != result.keys():
