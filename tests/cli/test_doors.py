@@ -173,6 +173,10 @@ def test_functions_and_arrays_are_not_written_over(cli: Cli, functions: Path, la
         assert cli("run", layer, option, layer.parent / "x.npz", "--save", layer.parent / "x.npz")[0] == 2
 
 
+def full(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device", "layer.tw")
+
+
 @pytest.mark.parametrize("command", [("compile", "-o"), ("export", "-o"), ("run", "--save"), ("profile", "--trace")])
 def test_places_that_cannot_be_written(cli: Cli, layer: Path, command: tuple[str, str], tmp_path: Path) -> None:
     for place, said in ((tmp_path / "no/such/folder.npz", "no such folder"), (tmp_path, "it is a folder")):
@@ -180,6 +184,20 @@ def test_places_that_cannot_be_written(cli: Cli, layer: Path, command: tuple[str
             continue  # NumPy writes <folder>.npz
         code, _, error = cli(command[0], layer, command[1], place)
         assert code == 1 and said in error
+
+
+def test_an_output_that_cannot_be_finished_leaves_the_file_before(
+    cli: Cli, layer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, link = tmp_path / "real.mlir", tmp_path / "out.mlir"
+    real.write_text("before")
+    link.symlink_to(real)
+    assert cli("export", layer, "-o", link)[0] == 0 and not link.is_symlink() and real.read_text() == "before"
+    text = link.read_text()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", full)
+        assert cli("export", layer, "-o", link)[0] == 1
+    assert link.read_text() == text and sorted(tmp_path.glob("*.mlir*")) == [link, real]
 
 
 def test_options_that_do_nothing_are_wrong_usage(cli: Cli, layer: Path, program: Path, tmp_path: Path) -> None:
@@ -212,9 +230,6 @@ def test_packages_that_are_not_installed_are_4(cli: Cli, layer: Path, monkeypatc
 
 
 def test_what_the_system_refuses_is_1(cli: Cli, layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device", "layer.tw")
-
     monkeypatch.setattr("tilewright.runtime.artifact.write", full)
     code, _, error = cli("compile", layer)
     assert code == 1 and "layer.tw: No space left on device" in error

@@ -290,6 +290,38 @@ def test_what_comes_out_may_be_what_went_in() -> None:
     check(function, (torch.randn(3, 4), torch.randn(4)), parts=None)
 
 
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize(
+    "views",
+    [
+        lambda n, x, w: w.reshape(-1)[n // 2 :],
+        lambda n, x, w: w.view(-1)[n:].unsqueeze(0)[:, 1:],
+        lambda n, x, w: x.view(-1)[n // 2 :].split(n),
+        lambda n, x, w: x.view(-1)[n:].view(-1, n)[1:].unbind(),
+        lambda n, x, w: (lambda y: (y, y.view(-1)[n:], y.view(-1)[n // 2 :].view(-1)))(x * 2),
+        lambda n, x, w: (lambda y: (y.view(-1)[n:], y.view(-1)[n // 2 :]))(x * 2),
+    ],
+)
+def test_views_of_views_beside_a_part(views: Any, dynamic: bool | None) -> None:
+    """The part that computes the rest gave these results, too, and said that they begin where their base does."""
+    weight = nn.Parameter(torch.arange(16.0).view(4, 4))
+
+    def function(x: Any, s: Any) -> Any:
+        return views(x.shape[0], x, weight), torch.logical_xor(x > 0, s), torch.remainder(x, s), x.sum(0) * s + 1
+
+    function_compiled = compiled(function, dynamic=dynamic)
+    for n in (5, 6, 3, 7):
+        x, s = torch.arange(n * 4.0).view(n, 4) - 6, torch.tensor(-1.75)
+        with torch.no_grad():
+            assert_same(function_compiled(x, s), function(x, s))
+
+
+def test_sums_into_nothing() -> None:
+    check(
+        lambda x, k: x.index_add(0, k, torch.ones(2, 3)) * 2 + 1, (torch.ones(0, 3), torch.tensor([0, 1])), parts=None
+    )
+
+
 def test_tangents_that_are_lazily_zero() -> None:
     """`torch.func.jvp` gives parameters tangents that have no memory, which parts of the gradient read."""
     weight = nn.Parameter(torch.randn(4, 4))

@@ -107,11 +107,13 @@ form("threshold", lambda w, x: F.threshold(w, 1.0, 5.0), CORNERS)
 form("abs", lambda w, x: w.abs(), CORNERS)
 form("sqrt at zero", lambda w, x: w.abs().sqrt(), CORNERS)
 form("powers at zero", lambda w, x: w.abs() ** 1.5 + w**2 + w**0 + w.abs() ** T([0.0, 1.0, 2.0]), CORNERS)
+form("entropy at zero", lambda w, x: torch.special.entr(w), T([[0.0, 0.5, 1.0], [2.0, -0.0, 0.25]]))
 form("sinc at zero", lambda w, x: torch.sinc(w), CORNERS)
 form("atan2 at the origin", lambda w, x: torch.atan2(w, torch.zeros(3)) + torch.atan2(w, w), CORNERS)
 form("remainder", lambda w, x: torch.remainder(w, 1.0) + torch.fmod(w, 2.0), CORNERS)
 for _order in (0.5, 1, 1.5, 2, 3, INF, -INF):
     form(f"norm of order {_order} at zero", lambda w, x, p=_order: torch.linalg.vector_norm(w, p, dim=1), ROWS)
+form("norm whose order is a size", lambda w, x: torch.linalg.vector_norm(w, x.shape[0], dim=1), ROWS)
 form("norm of all zeros", lambda w, x: torch.norm(w), ROWS * 0)
 form("cosine similarity of zeros", lambda w, x: F.cosine_similarity(w, x, dim=1), ROWS)
 form("pairwise distance of equals", lambda w, x: F.pairwise_distance(w, x), X)
@@ -149,6 +151,9 @@ form("multi margin of squares, weighted",
 form("huber at its corner", lambda w, x: F.huber_loss(w, x), W, W - 1)
 form("smooth l1 at its corner", lambda w, x: F.smooth_l1_loss(w, x, beta=1.0), W, W + 1)
 form("hinge embedding at its corner", lambda w, x: F.hinge_embedding_loss(w, T([-1.0, -1.0, 1.0])))
+form("Gaussian likelihood", lambda w, x: F.gaussian_nll_loss(w, x, w.square(), full=True, eps=0.5))
+form("Gaussian likelihood of rows", lambda w, x: F.gaussian_nll_loss(x, w, w.square().sum(1), reduction="none"))
+form("Gaussian likelihood of one variance", lambda w, x: F.gaussian_nll_loss(w, x, 0.25, reduction="sum"))
 form("max_unpool", lambda w, x: F.max_unpool2d(*F.max_pool2d(w[None, None], 2, return_indices=True), 2), MAPS)
 form("average that divides otherwise", lambda w, x: F.avg_pool2d(w[None, None], 2, divisor_override=3), MAPS)
 form("grid_sample at its border", lambda w, x: F.grid_sample(
@@ -225,6 +230,19 @@ def test_form(door: str, name: str) -> None:
     infinite = ~np.isfinite(gradient.numpy())
     np.testing.assert_allclose(result[~infinite], gradient.numpy()[~infinite], rtol=2e-4, atol=2e-5)
     np.testing.assert_allclose(after, eager.w.detach().numpy(), rtol=2e-4, atol=2e-5)
+
+
+def test_negative_variances_have_no_likelihood() -> None:
+    """Eager PyTorch raises; a step has no branch for it. The loss is NaN, and nothing learns from it."""
+    module = Form(lambda w, x: F.gaussian_nll_loss(w, x, x), W)
+    step = tw.compile_step(module, None, tw.train.SGD(0.5), example=(X.abs(),), on_nonfinite="keep")
+    function = tw.differentiable(module, (X.abs(),))
+    with pytest.raises(ValueError, match="negative"):
+        module(X)
+    loss = function(X)
+    loss.backward()
+    assert loss.isnan() and not module.w.grad.any()
+    assert np.isnan(step(X)["loss"]) and np.array_equal(step.parameters["w"], W)
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------

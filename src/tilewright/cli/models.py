@@ -19,6 +19,7 @@ from tilewright.runtime.examples import usual_sizes
 from tilewright.support import flags
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, MissingPackageError, ModelError, Problems, UnsupportedError
+from tilewright.support.files import replacing
 from tilewright.support.options import check_choice
 
 if TYPE_CHECKING:
@@ -296,8 +297,9 @@ def _data_of(path: Path) -> list[Path]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file. Raises CallError if that fails."""
+    """Write a file, whole or not at all. Raises CallError if that fails."""
     try:
-        path.write_bytes(data)
+        with replacing(path) as file:
+            file.write(data)
     except OSError as error:
         raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None

@@ -241,18 +241,28 @@ def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) ->
 
 
 def _better_as_views(cut: Cut) -> list[Node]:
-    """Outputs that PyTorch makes without touching memory: views of what enters the part or leaves it anyway, and
-    those whose elements do not lie densely."""
+    """Outputs that PyTorch makes without touching memory: views of what enters the part or leaves it anyway, however
+    many views after each other, and those whose elements do not lie densely. AOTAutograd asks results that are views
+    where they begin in their base, which a part's own memory does not say."""
     outputs = {p.node for p in cut.outputs}
     inside = set(cut.nodes)
     results = []
     for node in outputs:
-        if packet(node) not in _VIEWS:
+        view = _view(node)
+        if view is None:
             continue
-        base: Any = node.args[0]
+        base: Any = view.args[0]
+        while base in inside and base not in outputs and (before := _view(base)) is not None:
+            base = before.args[0]
         if base not in inside or base in outputs or dense_order(node.meta["val"]) is None:
-            results.append(node)
+            results.append(view)
     return results
+
+
+def _view(node: Any) -> Any:
+    """The operator of which a node is a result, where that is memory of its operand; else None."""
+    producer = node.args[0] if node.target is operator.getitem else node
+    return producer if packet(producer) in _VIEWS else None
 
 
 def _complex_borders(cut: Cut) -> list[Node]:

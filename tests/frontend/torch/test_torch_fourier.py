@@ -69,6 +69,19 @@ def test_complex_arithmetic() -> None:
     check_functions(mixed, moved, make=lambda n: (torch.randn(n, 5, 4),), tolerance=1e-5)
 
 
+def test_complex_numbers_beside_integers_and_booleans() -> None:
+    """Integers and booleans have an imaginary part of 0, and so has a number by which a complex tensor is padded."""
+
+    def mixed(x: Any) -> Any:
+        y, k, b = torch.complex(x, 2 * x), (x * 3).long(), x > 0
+        z = torch.nn.functional.pad(y, (1, 2), value=3.0)
+        results = (k + y, y - k, b + 1j * x, k + 1j, (2j - k), torch.cat([y, k]), torch.stack([b, y]), z)
+        picked = y.index_select(-1, torch.tensor([2, 0]))
+        return tuple(torch.view_as_real(r.to(torch.complex64)) for r in (*results, picked))
+
+    check_functions(mixed, make=lambda n: (torch.randn(n, 5, 4),), tolerance=1e-5)
+
+
 def test_magnitudes_where_squares_overflow() -> None:
     imported = import_model(
         Functional(lambda x: torch.view_as_complex(x).abs()), example=torch.zeros(5, 2), dynamic=None

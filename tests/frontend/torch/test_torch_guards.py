@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -206,6 +207,59 @@ def test_sizes_that_differ_where_they_were_traced() -> None:
     assert model(torch.ones(5).numpy(), torch.ones(3).numpy()) == 2
     with pytest.raises(CallError, match="!="):
         model(torch.ones(5).numpy(), torch.ones(5).numpy())
+
+
+SIZES = {
+    "floor": lambda n: math.floor(n * 0.75),
+    "ceil": lambda n: math.ceil(n / 3),
+    "round": lambda n: round(n / 2),
+    "round of a product": lambda n: round(n * 0.75),
+    "floor below zero": lambda n: math.floor(n * -0.5) + n,
+    "ceil of a scaled one": lambda n: math.ceil(n / 7 / 2),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_sizes_that_are_rounded_floats(name: str) -> None:
+    rounded = SIZES[name]
+    module, model = compiled(lambda x: (x.new_ones(rounded(x.shape[0])).cumsum(0), x * rounded(x.shape[0])), 7)
+    answers = 0
+    for n in (2, 3, 5, 6, 7, 9, 10, 12, 14, 21, 33):
+        x = torch.arange(float(n))
+        try:
+            result = model(x)
+        except CallError:
+            assert n != 7
+            continue
+        answers += 1
+        assert all(torch.equal(a, b) for a, b in zip(result, module(x), strict=True))
+    assert answers >= 5
+
+
+def test_sizes_of_rounded_floats_that_are_rounded_before() -> None:
+    """`math.floor(n * 0.1)` is not a fraction's floor for all n; it is refused, and never another size."""
+    with pytest.raises(UnsupportedError, match="FloorToInt"):
+        compiled(lambda x: x.new_ones(math.floor(x.shape[0] * 0.1) + 2), 7)
+
+
+def test_padding_to_a_multiple_before_a_convolution_and_a_cut() -> None:
+    """PyTorch's exporter finds an empty range for the sizes, where their names are stated to it."""
+
+    class Padded(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Conv2d(1, 2, 3, 2, 1)
+
+        def forward(self, x: Any) -> Any:
+            h, w = x.shape[-2:]
+            y = self.layer(torch.nn.functional.pad(x, (0, -w % 4, 0, -h % 4)))
+            return torch.nn.functional.interpolate(y, scale_factor=2.0)[..., :h, :w]
+
+    module = Padded().eval()
+    model = tw.compile(module, (torch.ones(2, 1, 7, 9),), dynamic={"x": {2: "h", 3: "w"}})
+    for h, w in ((7, 9), (4, 8), (5, 3), (1, 2), (13, 16)):
+        x = torch.rand(2, 1, h, w)
+        torch.testing.assert_close(torch.from_numpy(model(x.numpy())), module(x))
 
 
 TERMS = ("n", "{a} + {b}", "{a} * 2", "{a} // 3", "{a} % 4", "{a} / 3", "{a} - 2", "math.sqrt({a} + 1)")

@@ -77,10 +77,17 @@ def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwarg
         return RULES[packet](call, *args, **kwargs)
     if packet not in PARTWISE or real is None:
         raise UnsupportedError(f"the operator {call.name} is not supported for complex numbers")
-    if packet in ("add", "sub"):  # a number among the operands has parts too; elsewhere numbers are axes and places
-        args = [complex(a) if isinstance(a, int | float) else a for a in args]
+    if any(isinstance(v, complex) for v in kwargs.values()):
+        raise UnsupportedError(f"the operator {call.name} is not supported for a complex argument")
+    # A number among these operands has parts too; elsewhere numbers are axes and places.
+    numbers = range(len(args)) if packet in ("add", "sub") else (2,) if packet == "constant_pad_nd" else ()
+    args = [complex(a) if k in numbers and isinstance(a, int | float) else a for k, a in enumerate(args)]
     inner = replace(call, results=_parts_of(call.results), operands=tuple(map(_parts_of, call.operands)))
-    both = [real(inner, *[part(call, a, k) for a in args], **kwargs) for k in (0, 1)]
+    places = packet == "index_select"  # which takes them as a tensor, the same for both parts
+    both = [
+        real(inner, *[a if places and isinstance(a, Value) else part(call, a, k) for a in args], **kwargs)
+        for k in (0, 1)
+    ]
     return _paired(*both)
 
 
@@ -89,7 +96,7 @@ def part(call: Call, argument: Any, k: int) -> Any:
     number that is not complex is returned unchanged."""
     if isinstance(argument, list | tuple) and involved(argument):
         return [part(call, a, k) for a in argument]
-    if isinstance(argument, Value) and k == 1 and argument.dtype.is_float:
+    if isinstance(argument, Value) and k == 1:
         return call.broadcast(call.like(0, argument), argument.shape)
     if isinstance(argument, complex):
         return argument.imag if k else argument.real

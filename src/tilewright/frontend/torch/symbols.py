@@ -62,6 +62,20 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+def _nearest(a: Any, b: Any) -> Any:
+    """The integer nearest to a / b; of two the even one."""
+    above, rest = (2 * a + b) // (2 * b), (2 * a + b) % (2 * b)
+    return above - (1 - minimum(rest, 1)) * (above % 2)
+
+
+_ROUNDINGS: dict[str, Callable[[Any, Any], Any]] = {
+    "FloorToInt": lambda a, b: a // b,
+    "CeilToInt": lambda a, b: -(-a // b),
+    "TruncToInt": lambda a, b: maximum(a // b, 0) + minimum(-(-a // b), 0),
+    "RoundToInt": _nearest,
+}
+"""Integers of a fraction by PyTorch's names for them."""
+
 _QUOTIENTS = ("IntTrueDiv", "FloatTrueDiv", "ToFloat")
 """PyTorch's SymPy functions of sizes whose results are floats."""
 
@@ -150,16 +164,19 @@ def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
 
 
 def _has_expression(e: Any) -> bool:
-    """Whether `Sizes.condition` supports a function in a guard: not so for that of `int(1.5 * x.shape[0]) > 5`."""
+    """Whether `Sizes.condition` supports a function in a guard: not so for that of `x.shape[0] ** 0.5 > 5`."""
     if type(e).__name__ in ("Max", "Min") and any(map(_is_float, e.args)):
         return False
-    known = {*_FUNCTIONS, *_RELATIONS, *_QUOTIENTS, "And", "Or"}
+    known = {*_FUNCTIONS, *_RELATIONS, *_QUOTIENTS, *_ROUNDINGS, "And", "Or"}
     return e.is_number or e.is_Symbol or isinstance(e, BooleanAtom) or type(e).__name__ in known
 
 
 def _is_rounded(e: Any) -> bool:
     """Whether a float is computed from sizes with rounding, so that exact fractions may decide the condition
-    differently: `0.1 * 3 > 0.3`."""
+    differently: `0.1 * 3 > 0.3`. A quotient of exact numbers is not: it is a whole number where the fraction is one,
+    and lies between the same whole numbers."""
+    if type(e).__name__ in _QUOTIENTS[:2]:
+        return bool(_quotients(e.args[1], _QUOTIENTS[:2]))
     floats = [part for part in e.args if isinstance(part, sympy.Float)]
     uneven = any(Fraction(float(x)).denominator > _MAX_DENOMINATOR for x in floats)
     return type(e).__name__ in ("Add", "Mul") and (uneven or bool(_quotients(e, _QUOTIENTS[:2])))
@@ -317,8 +334,11 @@ class Sizes:
             if entry is None:
                 raise UnsupportedError("a size that depends on the data is not supported", got=e)
             return entry
-        f = _FUNCTIONS.get(type(e).__name__)
+        name = type(e).__name__
+        if name in _ROUNDINGS and not any(map(_is_rounded, sympy.preorder_traversal(e))):
+            return as_expr(_ROUNDINGS[name](*self._ratio(e.args[0])))
+        f = _FUNCTIONS.get(name)
         if f is None:
-            raise UnsupportedError(f"a symbolic size is computed by {type(e).__name__}, which is not supported", got=e)
+            raise UnsupportedError(f"a symbolic size is computed by {name}, which is not supported", got=e)
         result: Expr = f(*(self._expr(a) for a in e.args))
         return result

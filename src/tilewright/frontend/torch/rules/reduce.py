@@ -8,8 +8,9 @@ from typing import Any
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import DType, boolean, i64, u8
-from tilewright.ir.expr import as_int, maximum, product
+from tilewright.ir.expr import Expr, as_int, maximum, product
 from tilewright.ir.graph import Value
+from tilewright.ops.dims import known
 
 Axes = int | Sequence[int] | None
 
@@ -132,7 +133,7 @@ def variance(
     return [result, mean_ if keepdim else n.reshape(mean_, result.shape)]
 
 
-def root(n: Call, x: Value, power: float = 0.5) -> Value:
+def root(n: Call, x: Value, power: float | Value = 0.5) -> Value:
     """The square root (or another power) of a sum of squares; its gradient at 0 is defined as 0."""
 
     def away_from_zero() -> Value:
@@ -142,8 +143,10 @@ def root(n: Call, x: Value, power: float = 0.5) -> Value:
     return n.surrogate(_power(n, x, power), away_from_zero)
 
 
-def _power(n: Call, x: Value, power: float) -> Value:
-    return n.emit("sqrt", x) if power == 0.5 else n.emit("pow", x, n.like(power, x))
+def _power(n: Call, x: Value, power: float | Value) -> Value:
+    if power == 0.5:
+        return n.emit("sqrt", x)
+    return n.emit("pow", x, power if isinstance(power, Value) else n.like(power, x))
 
 
 @rule("logsumexp", "special_logsumexp", single=True)
@@ -165,6 +168,12 @@ def vector_norm(
 ) -> Value:
     x = n.cast(x, n.dtype)
     order = 2 if order is None else order
+    if isinstance(order, Expr) and as_int(order) is None:
+        if not known(order > 0):
+            raise n.unsupported("of an order that may be 0", got=order)
+        power = n.like(order, x)
+        powers = _reduced(n, "reduce_sum", root(n, n.emit("abs", x), power), axes, keepdim)
+        return root(n, powers, n.emit("div", n.like(1, x), power))
     if order in (float("inf"), float("-inf")):
         return _reduced(n, "reduce_max" if order > 0 else "reduce_min", n.emit("abs", x), axes, keepdim)
     if order == 0:

@@ -76,6 +76,22 @@ def polygamma(n: Call, order: int, x: Value) -> Value:
     return n.emit("mul", sums, n.like((-1.0) ** (order + 1) * math.factorial(order), x))
 
 
+@rule("special_entr", single=True)
+def entr(n: Call, x: Value) -> Value:
+    """-x log(x), 0 where x is 0 and -inf below. The gradient is -(1 + log(x)): inf at 0, and NaN below."""
+    x = n.floats(x)
+    zero = n.like(0, x)
+    inside = n.emit("select", n.emit("le", x, zero), n.like(1, x), x)  # NaN is not replaced
+    value = n.emit("neg", n.emit("mul", inside, n.emit("log", inside)))
+    value = n.emit("select", n.emit("lt", x, zero), n.like(-math.inf, x), value)
+
+    def linear() -> Value:
+        slope = n.emit("neg", n.emit("add", n.emit("log", x), n.like(1, x)))
+        return n.emit("mul", x, n.emit("stop_gradient", slope))
+
+    return n.surrogate(value, linear)
+
+
 @rule("special_log_ndtr", single=True)
 def log_ndtr(n: Call, x: Value) -> Value:
     """The logarithm of the normal distribution function, by one formula below 1 and another above. Inputs of each are
