@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +16,9 @@ from tilewright.compiler import passed
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ir.dtype import bf16
 from tilewright.ir.selection import Precision
+from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.interpret import run_graph
+from tilewright.ops.matmul import Exactness
 from tilewright.targets.target import Target
 from tilewright.transform.graph.constant_operands import hoist_constants
 from tilewright.transform.graph.fuse import fuse
@@ -81,6 +84,29 @@ def test_residual_sums_read_what_convolutions_read() -> None:
     layers = [k for k, g in enumerate(kernels) if any(n.op == "lowered.conv_dot" for n in g.nodes)]
     assert layers == list(range(layers[0], layers[0] + 6))  # with no kernel between two of them
     assert all(kernels[k].outputs[0].dtype is bf16 for k in layers[:-1])
+
+
+@pytest.mark.parametrize("exactness", ["", "f32"])
+def test_an_exact_product_reads_sums_of_maps_that_no_layer_rounds(exactness: Exactness) -> None:
+    """The last block's first convolution asks for f32: of the sum that it reads both maps stay in f32."""
+    model, weights = blocks(2)
+    imported = import_onnx(model)
+    graph, constants = hoist_constants(imported.graph, ())
+    *_, last, _ = (n for n in graph.nodes if n.op == "conv")
+    exact = replace(last, attrs=replace(last.of(ConvAttrs), exactness=exactness))
+    graph = replace(graph, nodes=tuple(exact if n is last else n for n in graph.nodes))
+    after = passed(graph, ZEN4, Options(precision="bf16"))
+    assert all(n.selected is None for n in after.nodes)
+    x = np.random.default_rng(1).standard_normal((1, 64, 14, 14)).astype(np.float32)
+    (got,) = run_graph(after, {"x": x}, {**imported.weights, **constants}).values()
+    h = np.asarray(x, np.float64)
+    for k in range(2):
+        read = rounded(h) if k == 0 or not exactness else h  # the first map is the input's
+        wa, wb = (weights[f"{n}{k}"][:, :, 0, 0] for n in "ab")
+        d = np.maximum(np.einsum("kc,nchw->nkhw", rounded(wa) if k == 0 or not exactness else wa, read), 0)
+        residual = h if exactness else read
+        h = np.maximum(np.einsum("kc,nchw->nkhw", rounded(wb), rounded(d)) + residual, 0)
+    assert np.abs(got - h).mean() / np.abs(h).max() < 3e-5
 
 
 @pytest.mark.parametrize("target,precision", [("znver4", "fp32"), ("x86-64-v3", "bf16"), ("emeraldrapids", "fp32")])

@@ -7,8 +7,8 @@
 With `precision="bf16"` a layer rounds its input. If a residual sum reads the same map, the map would be stored in f32
 too, and a separate kernel would round it. Sums are computed in f32 and rounded once where they are stored.
 
-A product with higher `exactness` (JAX's `precision="highest"`) may read the residual sum. The product rounds none of
-its factors, but the map was rounded before: `exactness` concerns products, not maps.
+A residual sum that a product of higher `exactness` reads (JAX's `precision="highest"`) is of maps in f32. Layout
+assignment notes which nodes compute such a product; this pass takes the notes away.
 """
 
 from __future__ import annotations
@@ -28,9 +28,15 @@ LAYERS = frozenset(("lowered.conv_dot", "lowered.conv_tiles", "lowered.conv_mmla
 
 
 def store_in_16_bits(graph: Graph, options: Options) -> Graph:
-    """The graph whose maps are rounded for all their readers where a layer reads them rounded."""
-    if options.precision != "bf16":
-        return graph
+    """The graph whose maps are rounded for all their readers where a layer reads them rounded, without notes of
+    exactness."""
+    result = _rounded(graph) if options.precision == "bf16" else graph
+    if all(n.selected is None for n in result.nodes):
+        return result
+    return replace(result, nodes=tuple(n if n.selected is None else replace(n, selected=None) for n in result.nodes))
+
+
+def _rounded(graph: Graph) -> Graph:
     readers = graph.consumers()
     rounded = {v: cast for v, nodes in readers.items() if (cast := _rounds_for_all(v, nodes, readers)) is not None}
     for v in (*fixed_values(graph), *graph.inputs, *graph.outputs):
@@ -56,5 +62,20 @@ def _rounds_for_all(value: Value, nodes: Sequence[Node], readers: Mapping[Value,
     """The first cast of a value to 16 bits for a layer, if all readers of the value are pointwise; None otherwise."""
     if value.dtype is not f32 or len(nodes) < 2 or any(ops.get(n.op).kind != "pointwise" for n in nodes):
         return None
+    if _is_exact(value, readers):
+        return None
     casts = (n for n in nodes if n.op == "cast" and n.output.dtype in FLOATS_OF_16_BITS)
     return next((n for n in casts if any(r.op in LAYERS for r in readers.get(n.output, ()))), None)
+
+
+def _is_exact(value: Value, readers: Mapping[Value, list[Node]]) -> bool:
+    """Whether a product of higher exactness reads a value or what is computed of it element by element."""
+    asked, seen = [value], {value}
+    while asked:
+        for node in readers.get(asked.pop(), ()):
+            if node.selected is not None:
+                return True
+            if ops.get(node.op).kind in ("pointwise", "injective"):
+                asked += [v for v in node.outputs if v not in seen]
+                seen.update(node.outputs)
+    return False

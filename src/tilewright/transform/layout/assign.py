@@ -13,11 +13,13 @@ on the blocked form directly, so between convolutions none remain. Packing depen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 from tilewright import ops
 from tilewright.ir.graph import Graph, Node
+from tilewright.ir.selection import Selection
 from tilewright.ops import registry
 from tilewright.ops.conv import ConvAttrs
 from tilewright.support import plugins
@@ -146,14 +148,24 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
         a.readers = graph.consumers()
     for node in graph.nodes:
         a.visit(node)
-        rule = known.get(node.op)
-        if rule is None and ops.get(node.op).kind == "pointwise":
-            rule = POINTWISE
-        if columns(a, node) or joined.pointwise(a, node):
-            continue
-        if rule is not None and rule.rewrite(a, node):
-            continue
-        record = record_of(node)
-        if record is None or not record.lower(a, node):
-            a.keep(node)
+        begin = len(a.builder.nodes)
+        _assign(a, node, known)
+        if getattr(node.attrs, "exactness", ""):
+            a.builder.nodes[begin:] = [replace(n, selected=EXACT) for n in a.builder.nodes[begin:]]
     return a.finish()
+
+
+EXACT = Selection()
+"""The note on nodes that compute a product of higher exactness, up to "store in 16 bits"."""
+
+
+def _assign(a: Assigner, node: Node, known: Mapping[str, Rule]) -> None:
+    """Rewrite a node by its rule or its algorithm's record, or copy it."""
+    rule = known.get(node.op)
+    if rule is None and ops.get(node.op).kind == "pointwise":
+        rule = POINTWISE
+    if columns(a, node) or joined.pointwise(a, node) or (rule is not None and rule.rewrite(a, node)):
+        return
+    record = record_of(node)
+    if record is None or not record.lower(a, node):
+        a.keep(node)
