@@ -20,7 +20,7 @@ from tilewright.ir.combine import without_new
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal, is_const
 from tilewright.ir.loops import Block, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import buffers_in, names_of, substitute, substitute_stmt, variables, walk, with_children
-from tilewright.transform.loops.copies import copy_fresh
+from tilewright.transform.loops.copies import conjuncts, copy_fresh
 
 
 def lower_blocks(func: PrimFunc) -> PrimFunc:
@@ -66,6 +66,9 @@ class _Lowering:
             {v for it in block.iters if it.kind == kind for v in variables(it.binding)} - self.symbols
             for kind in ("reduce", "spatial")
         )
+        conditions = [(c, set(variables(c)) - self.symbols) for c in conjuncts(block.predicate)]
+        # A loop of one iteration at most is in no binding, but in a condition on the reduction.
+        driving |= {v for _, of in conditions if of & driving and not of & spatial for v in of}
         if loop.var not in driving or driving & spatial:
             return None
         path = _path(loop.body, block)
@@ -74,7 +77,9 @@ class _Lowering:
         outputs = {s.buffer for s in walk(block.init) if isinstance(s, Store)}
         if _used_elsewhere(loop.body, block, outputs):
             return None
-        predicate = substitute(block.predicate, dict.fromkeys(driving, const(0)))
+        # What bounds the reduction alone may hold nowhere, as with none of its elements: it starts all the same.
+        started = [c for c, of in conditions if of & spatial or not of & driving]
+        predicate = substitute(all_of(started), dict.fromkeys(driving, const(0)))
         needed = spatial | set(variables(predicate))
         loops = [s for s in path if isinstance(s, For) and s.var not in driving and s.var in needed]
         if any(v in driving for s in loops for v in variables(s.extent)):
