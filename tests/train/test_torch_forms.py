@@ -232,6 +232,32 @@ def test_form(door: str, name: str) -> None:
     np.testing.assert_allclose(after, eager.w.detach().numpy(), rtol=2e-4, atol=2e-5)
 
 
+LAWS: dict[str, Callable[[Any, Any], Any]] = {
+    "categorical": lambda w, x: torch.distributions.Categorical(logits=w).log_prob(T([0, 2, 1])),
+    "entropy": lambda w, x: torch.distributions.Categorical(logits=w).entropy(),
+    "normal": lambda w, x: torch.distributions.Normal(w, w.exp()).log_prob(x),
+    "divergence": lambda w, x: torch.distributions.kl_divergence(
+        torch.distributions.Normal(w, 1.0), torch.distributions.Normal(x, w.exp())
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_distributions_that_check_their_numbers(name: str) -> None:
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(True)
+    try:
+        eager = Form(LAWS[name], W)
+        loss, gradient, _ = stepped("compile_step", copy.deepcopy(eager), X)
+        assert torch.distributions.Distribution._validate_args
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
+    expected = eager(X)
+    expected.backward()
+    np.testing.assert_allclose(loss, expected.item(), rtol=1e-5)
+    np.testing.assert_allclose(gradient, eager.w.grad.numpy(), rtol=2e-4, atol=2e-5)
+
+
 def test_negative_variances_have_no_likelihood() -> None:
     """Eager PyTorch raises; a step has no branch for it. The loss is NaN, and nothing learns from it."""
     module = Form(lambda w, x: F.gaussian_nll_loss(w, x, x), W)

@@ -10,9 +10,8 @@ the step's parameters after each `update`. With `TilewrightEnvRunner` acting and
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from operator import getitem
 from typing import Any
 
@@ -29,6 +28,7 @@ from ray.rllib.core.learner.learner import ENTROPY_KEY, POLICY_LOSS_KEY, VF_LOSS
 from ray.rllib.evaluation.postprocessing import Postprocessing
 from ray.rllib.utils.torch_utils import explained_variance
 
+from tilewright.frontend.torch.checks import unchecked_distributions
 from tilewright.rl.learner import Learner, optimizer_of
 from tilewright.rl.rllib_batch import Path, flat, nested, traceable
 from tilewright.support.errors import Problems, UnsupportedError
@@ -152,7 +152,7 @@ class _Updates(Learner):
         }
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         self._optimizer, self._optimizer_name = optimizer, optimizer_name
-        with traceable(module), _unchecked():
+        with traceable(module), unchecked_distributions():
             super().__init__(type(learner).__name__, module, module, tensors, [optimizer], arguments)
 
     def takes(self, rows: Mapping[str, Any]) -> bool:
@@ -227,14 +227,3 @@ def ppo_loss(config: Any, ways: list[Path]) -> Callable[..., dict[str, Any]]:
         return {"loss": total, **{name: value.detach() for name, value in result.items()}}
 
     return loss
-
-
-@contextlib.contextmanager
-def _unchecked() -> Iterator[None]:
-    """Distributions look at values to refuse them, which a program cannot."""
-    before = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        torch.distributions.Distribution.set_default_validate_args(before)

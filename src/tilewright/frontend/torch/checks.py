@@ -3,11 +3,14 @@
     loss = gaussian_nll_loss(mean, y, var)      raises where any(var < 0)
     loss = where(any(var < 0), nan, loss)       as it is traced
 
-So a step of training gets NaN for a loss that has none, and gradients of 0, where eager PyTorch raises.
+So a step of training gets NaN for a loss that has none, and gradients of 0, where eager PyTorch raises. Distributions
+are not asked at all, as under `torch.compile`.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -36,4 +39,15 @@ class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
         return result
 
 
-__all__ = ["ChecksAsNumbers"]
+@contextlib.contextmanager
+def unchecked_distributions() -> Iterator[None]:
+    """While this lasts distributions do not look at values to refuse them, unless their `validate_args` says so."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        torch.distributions.Distribution.set_default_validate_args(before)
+
+
+__all__ = ["ChecksAsNumbers", "unchecked_distributions"]

@@ -31,7 +31,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tilewright.frontend.torch import registry
-from tilewright.frontend.torch.checks import ChecksAsNumbers
+from tilewright.frontend.torch.checks import ChecksAsNumbers, unchecked_distributions
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
 from tilewright.frontend.torch.spaced import open_steps
 from tilewright.frontend.torch.symbols import guards_of, guards_of_operators, holds, own_guards, traced_sizes
@@ -96,7 +96,7 @@ def export_module(
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
         raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
-    refuse_example(module, example)
+    refuse_example(module, example, training)
     if any(map(_packs, failures)):
         what = f"{type(module).__name__} packs sequences of several lengths, which PyTorch does not export"
         hint = (
@@ -128,7 +128,7 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
     label = type(module).__name__
     traced = mode, opaque_operators(), open_steps(), unrolled_refused(label), ChecksAsNumbers()
     with contextlib.ExitStack() as stack, quietly(), torch.set_grad_enabled(training):
-        for context in traced:
+        for context in (*traced, *([unchecked_distributions()] if training else [])):
             stack.enter_context(context)
         result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
         if training:
@@ -236,11 +236,11 @@ def _is_without_gradients(node: torch.fx.Node) -> bool:
     return wraps and node.args[0] is False
 
 
-def refuse_example(module: torch.nn.Module, example: Example) -> None:
+def refuse_example(module: torch.nn.Module, example: Example, gradients: bool = False) -> None:
     """Raise ModelError if eager PyTorch cannot run the module on the example either: then the module is at fault, not
     the compiler. Only called after a failure, as it runs the module for up to TIMEOUT_S seconds."""
     try:
-        with evaluating(module), quietly(), torch.no_grad(), _time_limit(TIMEOUT_S):
+        with evaluating(module), quietly(), torch.set_grad_enabled(gradients), _time_limit(TIMEOUT_S):
             if not _makes_huge(module, example):
                 module(*example.args, **example.kwargs)
     except _GaveUp:
