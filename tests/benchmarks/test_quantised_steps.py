@@ -27,6 +27,7 @@ def transformer(blocks: int, tokens: int, width: int) -> onnx.ModelProto:
     return b.model(h, [2, tokens, width])
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("method", ["mse", "minmax"])
 def test_every_layer_is_within_a_step_of_onnx_runtime(method: str) -> None:
     model = transformer(3, 16, 32)

@@ -72,6 +72,7 @@ def packed_model(**options: Any) -> tw.Model:
     return model
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_each_sequence_is_what_it_is_alone(threads: int) -> None:
     graph, weights = encoder()

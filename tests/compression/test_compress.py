@@ -202,6 +202,7 @@ def test_bad_input_is_one_clear_error(weights: dict[str, Array], samples: list[A
         tw.compress(model_of(weights), calibrate=samples, max_drop=-1)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seconds,sparse", [(0.5, True), (1.0, False)])
 def test_products_leave_zeros_out_where_that_is_faster(
     seconds: float, sparse: bool, samples: list[Array], monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,7 @@ def test_lengths(rows: int, keys: int) -> None:
     assert_close_to(native(arrays, attributes()), exact(arrays, attributes()))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("keys", [64, 129, 300])
 def test_blocks_of_keys_give_the_same(keys: int) -> None:
     arrays = operands(1, 20, keys, 2, 16)
@@ -401,6 +402,7 @@ def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dic
         assert_close_to(want.take(range(first, end), axes[3]), own, 1e-12)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(18)
 @pytest.mark.parametrize(("rows", "starts"), SEQUENCES)
 @pytest.mark.parametrize("more", [{}, {"causal": True}, {"order": "hsth"}, {"dot": DOT}, {"groups": 1}])

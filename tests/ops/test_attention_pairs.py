@@ -71,6 +71,7 @@ def test_blocks_of_keys(keys: int, order: str) -> None:
     check(operands(1, 20, keys, 2, 16, order), attributes(order=order), keys=96, tiles=2)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("which", [0, 1, 2])
 @pytest.mark.parametrize("blocks", [False, True])
@@ -126,6 +127,7 @@ def graph(rows: Expr, depth: int = 16) -> Graph:
     return b.finish(ops.emit(b, "lowered.attention", q, k, v, **attrs))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_symbolic_lengths(threads: int) -> None:
     model = tw.compile((graph(Var("s", lo=0)), {}), threads=threads, precision="bf16")

@@ -44,6 +44,7 @@ def test_products_of_winograd_keep_their_sums_in_registers() -> None:
     assert loop.accumulators >= 20 and loop.stack == 0 and loop.by_element >= loop.adds * 2 // 3
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["product of 64 rows", "convolution of 1x1", "convolution of 5x5"])
 def test_tiles_of_scalable_vectors_stay_in_registers(name: str) -> None:
     loop = largest(SUITE[name], "neoverse-v1-sve")

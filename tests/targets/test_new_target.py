@@ -75,6 +75,7 @@ def test_names_are_passed_once() -> None:
     assert {f.name for f in registry.families()} == {*own, "mine"}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("name", [*SUITE[:5], "az6"])
 def test_the_suites_kernels_are_code_for_it(name: str) -> None:

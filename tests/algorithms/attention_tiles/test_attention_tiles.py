@@ -83,6 +83,7 @@ def test_the_loops_in_the_interpreter() -> None:
     np.testing.assert_array_equal(np.isnan(stages), np.isnan(exact(arrays, attributes(heads=1, groups=1))))
 
 
+@pytest.mark.daily(2)
 @needs_compiler
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("way", WAYS)

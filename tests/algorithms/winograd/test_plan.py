@@ -312,6 +312,7 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
             assert errors(got, want, tile, window, channels, BLOCK, stride, separate).max() <= MAX_DEVIATIONS
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(("window", "stride", "separate"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])
 def test_a_model_takes_it(window: int, stride: int, separate: int) -> None:
@@ -341,6 +342,7 @@ def test_a_window_that_does_not_overlap_stays_direct() -> None:
         assert "winograd" not in tw.compile((b.finish((y,)), {"w": w})).show("graph")
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("panels", [1, 2, 4, 7])
 @pytest.mark.parametrize("rows", [2, 8])

@@ -122,6 +122,7 @@ def test_random_schedules_as_numpy_says(seed: int) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.daily(3)
 @needs_nvcc
 @pytest.mark.parametrize("make", [added, product, totals])
 def test_the_cuda_compiler_takes_it(make: Callable[[], BuiltFunction], tmp_path: Path) -> None:

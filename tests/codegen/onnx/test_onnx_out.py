@@ -151,6 +151,7 @@ def test_open_sizes(n: int, m: int) -> None:
     agree(graph, {}, feeds(graph, np.random.default_rng(0), n=n, m=m))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["m64", "nat", "imp"])
 def test_models_agree_and_come_in_once_more(name: str) -> None:
     imported = import_onnx(getattr(policy_suite, name)())

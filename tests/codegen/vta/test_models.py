@@ -24,6 +24,7 @@ def layers(model: tw.Model) -> list[str]:
     return re.findall(r'= lowered.vta\(.*layer = "(\w+)"', str(model.show("graph")))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("style", ["qdq", "qop"])
 def test_a_small_network(style: str, tmp_path: Path) -> None:
     """A convolution, one of stride 2, a depthwise one, a sum and a pool; also from its file."""

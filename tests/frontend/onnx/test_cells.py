@@ -89,6 +89,7 @@ def test_numbers_that_are_missing_are_those_of_the_operators() -> None:
         np.testing.assert_allclose(np.asarray(compiled(x)).ravel(), want.ravel(), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kind", PARTS)
 def test_weights_whose_sizes_are_open(kind: str) -> None:
     """`hidden_size` says what they are, and a call with others is refused."""

@@ -329,6 +329,7 @@ def test_the_first_maximum_is_that_of_rows_in_both_orders(sizes: tuple[int, ...]
         assert got[at] == block + np.ravel_multi_index(place, sizes, order="F")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "op, opset, mode", [("Upsample", 9, "linear"), ("Resize", 10, "nearest"), ("Resize", 13, "cubic")]
 )

@@ -153,6 +153,7 @@ def test_sizes_of_images(mode: str, coordinates: str) -> None:
             np.testing.assert_allclose(got, want, 1e-5, 1e-6)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_scales_of_images(mode: str) -> None:
     nodes = [node("Resize", ["x", "", "s"], ["y"], mode=mode)]

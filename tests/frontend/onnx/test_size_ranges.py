@@ -202,6 +202,7 @@ def test_a_range_and_a_divisor() -> None:
             built(np.zeros((seq, 3), np.float32))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_maps_are_resized_to_symbolic_sizes(mode: str) -> None:
     """A table of 4 columns becomes one of as many as the input has windows."""

@@ -202,6 +202,7 @@ def test_patterns_that_do_not_fit_their_weight_are_refused() -> None:
             dataclasses.replace(manifest, patterns=other)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_shapes(seed: int) -> None:

@@ -315,6 +315,7 @@ def test_shapes() -> None:
 SIGMOID, TANH = ("sigmoid", ()), ("tanh", ())
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("steps", [1, 4])

@@ -75,6 +75,7 @@ def cell(steps: int, collect: bool, numbered: bool) -> tuple[Graph, dict[str, Ar
     return summed(builder, list(result)), {n: np.asarray(RNG.uniform(0.3, 1, s)) for n, s in shapes.items()}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize(("collect", "numbered"), [(False, False), (True, False), (True, True)])

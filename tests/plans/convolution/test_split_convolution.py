@@ -128,6 +128,7 @@ def test_the_operator_is_what_its_reference_says(terms: int) -> None:
     assert np.abs(real - want).max() <= {3: 3e-5, 6: 2e-6}[terms] * np.abs(want).max()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("terms", "groups"), [(3, 2), (6, 3)])
 def test_the_operator_in_groups(terms: int, groups: int) -> None:
     rng, each, filters = np.random.default_rng(terms), 3, 8

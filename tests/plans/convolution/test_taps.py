@@ -59,6 +59,7 @@ def numbers(graph: Graph, symbol: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {v.name: make(v) for v in graph.inputs}, {v.name: make(v) for v in graph.params}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("name", CASES)
 def test_all_ways_give_the_same(name: str) -> None:

@@ -280,6 +280,7 @@ def test_native_convolutions_of_float16(kind: DType, precision: Precision) -> No
             assert np.abs(got - want).max() < bound * np.abs(want).max()
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("m,k,n", SIZES)
 def test_interpreted_products(m: int, k: int, n: int) -> None:
