@@ -72,6 +72,7 @@ def among_stages(kind: str, n: Any) -> tuple[te.Tensor, te.Tensor, te.Tensor, te
     return x, b, e, te.compute((n,), lambda i: e[i] + x[i], name="C")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [1, 13])

@@ -604,6 +604,7 @@ def test_fusion_of_no_axes_of_a_single_element() -> None:
     close(evaluate(c, [(a, np.float32(2))], schedule=schedule)[0], np.float32(7))
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("n", [1, 7, 12])
 @pytest.mark.parametrize("m", [1, 3, 4, 20])
 @pytest.mark.parametrize("how", ["factor", "nparts", "sum", "moved"])

@@ -62,6 +62,7 @@ def memory_of(f: Any, tensors: list[te.Tensor], arrays: list[Any]) -> list[Any]:
     return [*result, {v.name: int(str(value)) for v, value in values.items()}]
 
 
+@pytest.mark.daily(5)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("offset", [None, "symbol"])
@@ -329,6 +330,7 @@ def _written_back(s: Any, c: te.Tensor) -> None:
 RESULTS = {"plain": lambda s, b: None, "vectors": _vectors, "moved": _moved, "written back": _written_back}
 
 
+@pytest.mark.daily(5)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("schedule", RESULTS)
 @pytest.mark.parametrize("offset", [None, "symbol"])

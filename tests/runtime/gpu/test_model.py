@@ -63,6 +63,8 @@ def compiled() -> tuple[Program, Modules]:
         patch.setenv("TILEWRIGHT_PROCESSES", "1")
         modules = recorded_modules(patch)
         program = compile_program((network(), weights(0)), target="nvidia-sm_90")
+    gc.collect()
+    gc.freeze()  # each test collects, in what has come since
     return program, modules
 
 

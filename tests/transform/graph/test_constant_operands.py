@@ -45,6 +45,7 @@ def moved(op: str, dtype: str, *numbers: float) -> str:
     return f"graph @g({inputs}) where n in 0.. {{\n{body}return {outputs}\n}}"
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "max", "min"])
 @pytest.mark.parametrize(("dtype", "numbers"), [("f32", (1.5, -0.25, 1.5, float("-inf"))), ("i32", (3, -7, 3, 11))])
 def test_numbers_of_alike_kernels_are_read(op: str, dtype: str, numbers: tuple[float, ...]) -> None:

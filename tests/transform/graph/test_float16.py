@@ -55,6 +55,7 @@ CASES: dict[str, tuple[str, tuple[tuple[int, ...], ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("element", [F16, BF16], ids=["f16", "bf16"])
 @pytest.mark.parametrize("name", CASES)

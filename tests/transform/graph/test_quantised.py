@@ -117,6 +117,7 @@ CONVS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("name", CONVS)
 @pytest.mark.parametrize("zero", [np.uint8(117), np.int8(-9), np.uint8(0)], ids=lambda z: f"{z.dtype}{z}")
@@ -162,6 +163,7 @@ def test_zero_points_that_numbers_cannot_have(kind: str, zero: int) -> None:
     np.testing.assert_array_equal(np.asarray(tw.compile((graph, {"w": w}))(x)), want)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("shape", [(1, 64), (7, 5, 36), (3, 130), (2, 2)])
 @pytest.mark.parametrize("op", ["MatMul", "Gemm", "transposed"])

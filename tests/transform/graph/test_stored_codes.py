@@ -390,6 +390,7 @@ COMPUTED = [(between_convolutions, name) for name in MAPS if name.startswith(("t
 COMPUTED += [(between_convolutions, "depthwise"), (between_products, "layer norm")]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(3)
 @pytest.mark.parametrize("make,name", COMPUTED, ids=[name for _, name in COMPUTED])
 def test_this_machine_computes_them(make: Any, name: str) -> None:

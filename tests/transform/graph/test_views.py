@@ -120,6 +120,7 @@ def arrays(graph: Graph, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {v.name: make(v) for v in graph.inputs}, {v.name: make(v) for v in graph.params}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", CASES)

@@ -144,6 +144,7 @@ def test_parts(rows: int, parts: int) -> None:
     assert parts_of(rows) == parts
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(
     "graph",

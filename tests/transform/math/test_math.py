@@ -63,6 +63,7 @@ def test_every_function_states_its_error() -> None:
     assert ACCURACY_DOUBLE.keys() | NONPOSITIVE_DOUBLE.keys() | OF_ARGUMENT_DOUBLE.keys() == DOUBLE.keys()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", [x for x in {**ACCURACY, **COMPOSED} if x != "pow"])
 def test_error_bound(name: str) -> None:
     """`make ulp` does the same for every f32 there is."""

@@ -79,6 +79,7 @@ def computed(graph: Graph, x: np.ndarray, target: Target) -> tuple[np.ndarray, b
     return np.asarray(results[-1] if isinstance(results, tuple | list) else results), flagged
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("dtype", [f32, f64], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_no_subnormal_results(name: str, dtype: DType) -> None:
@@ -95,6 +96,7 @@ def test_no_subnormal_results(name: str, dtype: DType) -> None:
     assert other.any() == (name in ("exp", "exp2", "sigmoid", "swish", "softplus", "mish"))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["exp", "sigmoid", "swish", "softplus", "gelu", "elu", "erf"])
 def test_no_subnormal_gradients(name: str) -> None:
     x = arguments(name, f32)
