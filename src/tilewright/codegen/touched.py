@@ -1,4 +1,4 @@
-"""The buffers that statements touch: where threads that share work must wait for each other."""
+"""The buffers that statements access, by which barriers are placed between threads that share work."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Touched:
 
 
 def touched(stmt: Stmt, *, own: bool = False) -> Touched:
-    """The buffers that a statement reads and writes; `own`: what its own expressions do, without statements inside.
-    Buffers that it has for itself are left out, but for those that threads of a block share."""
+    """The buffers that a statement reads and writes; `own`: by its own expressions only, without inner statements.
+    Buffers that it allocates are left out, except those that threads of a block share."""
     result = Touched()
     for inner in [stmt] if own else walk(stmt):
         for e in exprs_of(inner):

@@ -27,7 +27,7 @@ def _workspace(buffer: Buffer) -> Workspace:
 
 
 def _polynomial(size: Expr, name: str) -> Work:
-    """A size as a polynomial in the symbols, or one that is at least as great where it is a minimum's product."""
+    """A size as a polynomial in the symbols, or a polynomial upper bound if it contains minima."""
     form = linear(_without_minima(size))
     terms = [(coefficient, factors(atom)) for atom, coefficient in form.terms]
     if not all(isinstance(f, Var) for _, parts in terms for f in parts):

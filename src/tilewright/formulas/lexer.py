@@ -1,4 +1,4 @@
-"""Text of a comprehension to tokens. Texts are of any origin: their length and nesting are bounded."""
+"""Splits the text of a comprehension into tokens. Texts are of any origin: their length and nesting are bounded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of text: `kind`, what stands there, and where."""
+    """A token: its `kind`, its text, and where it stands in the source."""
 
     kind: Kind
     text: str

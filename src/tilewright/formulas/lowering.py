@@ -138,7 +138,7 @@ class _Lowering:
         return cast(value, f32) if value.dtype.is_float and value.dtype.bits == 16 else value
 
     def position(self) -> te.Tensor:
-        """The first index of the extreme, or of a NaN; -1 where the condition leaves none."""
+        """The first index of the extreme element, or of a NaN; -1 where the condition excludes every element."""
         nest = self.nest
         largest = nest.reducer == "argmax"
         (index,) = nest.reduced

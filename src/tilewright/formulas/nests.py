@@ -1,5 +1,5 @@
-"""From a program as it is written to nests of loops: each reduction gets a nest of its own, and each name is told to be
-an index, a size, a scalar or a tensor.
+"""From a program as it is written to nests of loops: each reduction gets a nest of its own, and each name is classified
+as an index, a size, a scalar or a tensor.
 
     P[i, j] = exp(S[i, j] - max(S[i, k])) / Z[i]      becomes      P_max[i]  max! S[i, k]
                                                                    P[i, j] = exp(S[i, j] - P_max[i]) / Z[i]

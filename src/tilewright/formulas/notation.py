@@ -21,7 +21,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError
 
 MAX_AXES = 32
-"""Axes of one string."""
+"""The largest number of axes in one string."""
 
 _TOKEN = re.compile(r"(?P<space>\s+)|(?P<name>[A-Za-z_]\w*)|(?P<number>\d+)|(?P<sign>->|\.\.\.|[()\[\],])")
 
@@ -185,7 +185,8 @@ def _implicit(source: Source, terms: Sequence[Term], letters: bool) -> Term:
 
 
 def _check(notation: Notation) -> None:
-    """Raise for axes that are nowhere, or twice where they may be once."""
+    """Raise ComprehensionError for axes of unknown size, twice in the result, or in it although they are reduced
+    over."""
     source = notation.source
     axes = [a for term in notation.terms for g in term for a in g.axes]
     known = {a.name for a in axes}

@@ -1,4 +1,4 @@
-"""Text to a `Program`, by recursive descent. Nothing is executed; every error says where it is."""
+"""Parses text to a `Program`, by recursive descent. Nothing is executed; every error says where it is."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from tilewright.formulas.syntax import (
 T = TypeVar("T")
 
 MAX_DEPTH = 64
-"""Levels of nesting, and operators, in one expression."""
+"""The largest number of levels of nesting, and of operators, in one expression."""
 MAX_STATEMENTS = 100
 MAX_INDICES = 12
-"""Indices of a tensor."""
+"""The largest number of indices of a tensor."""
 
 COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
 BINDING: dict[str, int] = {"if": 0, "or": 1, "and": 2, **dict.fromkeys(COMPARISONS, 4), "+": 5, "-": 5}
@@ -238,7 +238,7 @@ class _Parser:
     # -- expressions ---------------------------------------------------------------------------------------------------
 
     def expression(self, least: int = 0) -> Node:
-        """An expression of operators that bind at least so strongly, by precedence climbing."""
+        """Parse an expression of operators whose precedence is at least `least`, by precedence climbing."""
         outside = self.depth
         self.deeper()
         start = self.token.at
@@ -377,7 +377,7 @@ class _Parser:
 
 
 def called(source: Source, name: Name, args: tuple[Node, ...], at: At) -> Node:
-    """The node of a call: a reduction, a read with what is outside, a function."""
+    """The node of a call: a reduction, a read with a value outside of the tensor, or a function."""
     word = name.name
     if word in OUTSIDE:
         return _guarded(source, word, args, at)

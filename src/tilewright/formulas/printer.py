@@ -1,4 +1,4 @@
-"""Expressions and statements as text that parses back to the same."""
+"""Prints expressions and statements as text that parses back to the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tilewright.formulas.parser import BINDING
 from tilewright.formulas.syntax import SIGNS, Apply, Name, Node, Number, Range, Read, Reduction, Size
 
 _SIGN = 7
-"""How strongly a sign before an operand binds."""
+"""The precedence of a sign before an operand."""
 _ATOM = 9
 
 

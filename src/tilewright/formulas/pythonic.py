@@ -131,7 +131,8 @@ class _Reader:
         return tuple(inputs), declarations
 
     def declared(self, name: str, annotation: ast.expr) -> list[Declaration]:
-        """`"f32[M, K]"`; other annotations, such as np.ndarray, say nothing."""
+        """The declarations in an annotation such as `"f32[M, K]"`; other annotations, such as np.ndarray, declare
+        nothing."""
         if not isinstance(annotation, ast.Constant) or not isinstance(annotation.value, str):
             return []
         start, end = self.at(annotation)

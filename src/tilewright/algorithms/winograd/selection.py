@@ -41,7 +41,7 @@ class WinogradBySize(Algorithm):
 @dataclass(frozen=True, slots=True)
 class WinogradSums(Algorithm):
     """A convolution's gradient by its weight by Winograd's transforms: tiles of `tile` pixels of the result's gradient
-    a side."""
+    per side."""
 
     name: ClassVar[str] = "winograd_sums"
 

@@ -11,7 +11,7 @@ from tilewright.ir.expr import Buffer, Var
 from tilewright.ir.loops import PrimFunc
 
 _LINE = 100
-"""Columns above which a prototype is broken."""
+"""The column beyond which a prototype is broken into several lines."""
 _THREADS = ("int64_t thread", "int64_t threads", "int64_t barrier[2]")
 
 

@@ -94,8 +94,8 @@ def _calls(
 
 
 def flushing(name: str, target: Target) -> list[str]:
-    """The function of this name around that of its steps, with subnormal numbers as zero: FTZ and DAZ of MXCSR (Intel
-    SDM, volume 1, 10.2.3), FZ of FPCR (Arm ARM, C5.2.9). Raises TargetError for other machines."""
+    """The text of the function `name`, which calls that of its steps with subnormal numbers taken as zero: FTZ and DAZ
+    of MXCSR (Intel SDM, volume 1, 10.2.3), FZ of FPCR (Arm ARM, C5.2.9). Raises TargetError for other machines."""
     architecture, _, _ = target.triple.partition("-")
     if architecture not in _MODES:
         raise TargetError(

@@ -36,7 +36,7 @@ def divide_before(s: State, loop: For) -> None:
 
 
 def _divisions(body: Stmt) -> Iterator[Op]:
-    """The divisions by other than literals that read no memory, inner ones first."""
+    """The divisions and remainders by non-literals that read no memory, inner ones first."""
     seen: set[Expr] = set()
     for stmt in walk(body):
         for e in exprs_of(stmt):

@@ -1,6 +1,6 @@
 """When the iterations of a vectorized loop may run side by side, how wide, and which stores are reductions.
 
-Everything here reads the program only. What is not recognised as safe is compiled as a scalar loop.
+Everything here reads the program only. A loop that is not recognised as safe becomes a scalar loop.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def sixteenth(e: Expr) -> Expr | None:
 
 
 def _usual(e: Expr) -> list[Expr]:
-    """The distinct parts of an expression, those left out that are computed after a branch."""
+    """The distinct parts of an expression without those that are computed in a branch."""
     seen: dict[Expr, None] = {}
     memo: dict[Expr, bool] = {}
     stack = [e]

@@ -1,4 +1,4 @@
-"""Computations that the versions of a loop share are made once, before the tests that choose one of them.
+"""Compute subexpressions that versions of a loop share once, before the tests that choose a version.
 
     if n == 1 {                                     p = &a[row];  q = row % 96
       for k in 0..64 @prefetch { ... a[row, k] }    if n == 1 {
@@ -6,8 +6,8 @@
       for k in 0..64 @prefetch { ... a[row, k] }    } else if n == 2 { ... }
     } else if n == 3 { ... }
 
-The few passes that generated code gets (`optimize`) find nothing that branches have alike: each version would compute
-the row's share of what is prefetched, and begin its addresses in a register of its own, in all 6 % of the code.
+The few passes that generated code gets (`optimize`) do not find common subexpressions of branches: each version would
+compute its prefetch share, and set up its addresses in separate registers, in all 6 % of the code.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tilewright.ir.rewrite import walk, walk_expr
 
 
 def before_versions(s: State, chain: If) -> None:
-    """Compute here what serial loops in at least two branches of a chain of tests have alike."""
+    """Compute here the subexpressions that serial loops in at least two branches of a chain of tests share."""
     if s.lanes is not None or not isinstance(chain.orelse, If):
         return
     inside = list(walk(chain))

@@ -18,7 +18,7 @@ from tilewright.ops.control import CondAttrs, LoopAttrs
 
 @several("cond")
 def cond(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """Both branches read their operands where they stand."""
+    """The rule of `cond`: both branches read their operands from the enclosing graph."""
     attrs = node.of(CondAttrs)
     branches = {"then_branch": _branch(w, attrs.then, x[1:]), "else_branch": _branch(w, attrs.orelse, x[1:])}
     names = [w.shared.fresh(v.name) for v in node.outputs]
@@ -35,8 +35,8 @@ def _branch(w: Writer, body: Graph, operands: Sequence[str | None]) -> onnx.Grap
 
 @several("loop")
 def loop(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """Elements of sequences are gathered by the iteration's number; a count is carried where it is asked for. Of a loop
-    that walks backward the number counts from the end, and what is collected is turned round after it."""
+    """The rule of `loop`. Elements of sequences are gathered by the number of the iteration; a count is carried if the
+    loop returns one. In a backward loop numbers count from the end, and collected results are reversed after it."""
     attrs = node.of(LoopAttrs)
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     number, *rest = [*body.inputs, *body.params]
@@ -87,7 +87,7 @@ def _body(
 
 
 def _trips(w: Writer, attrs: LoopAttrs, count: str | None, sequences: Sequence[str | None]) -> str | None:
-    """The least of all bounds."""
+    """The least of all bounds on the number of iterations."""
     result = [] if count is None else [count]
     if attrs.trip is not None:
         result.append(w.op("Reshape", [w.size(attrs.trip), w.ints([])]))
@@ -98,12 +98,13 @@ def _trips(w: Writer, attrs: LoopAttrs, count: str | None, sequences: Sequence[s
 
 
 def _enter(inner: Writer, values: Sequence[Value], names: Sequence[str | None]) -> None:
-    """A body's inputs that are values around it."""
+    """Bind a body's inputs to values of the enclosing graph."""
     for value, name in zip(values, names, strict=True):
         assert name is not None
         inner.names[value] = name
 
 
 def _result(inner: Writer, v: Value) -> str:
-    """A result of its own: a body gives none of its inputs, nothing from around it, and nothing twice."""
+    """The name of a result: a copy if it is an input of the body, a value from outside, or a result that occurs
+    twice."""
     return inner.op("Identity", [inner.names[v]])

@@ -18,7 +18,7 @@ from tilewright.ops.rooms import is_room
 from tilewright.support.errors import UnsupportedError
 
 MAX_BYTES = (1 << 31) - 1
-"""No model in one file may be larger: that is what its format can hold."""
+"""The largest size of a model in one file, by its format."""
 
 
 def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
@@ -53,7 +53,7 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
 
 
 def _outputs(w: Writer, graph: Graph) -> list[onnx.ValueInfoProto]:
-    """Each output has a name of its own: an input, a constant or a weight that is one is copied."""
+    """The outputs, each with its own name: an output that is an input, a constant or a weight is copied."""
     results: list[onnx.ValueInfoProto] = []
     for value in graph.outputs:
         name = w.names[value]

@@ -28,7 +28,7 @@ from tilewright.support.errors import UnsupportedError
 Several = Callable[[Writer, Node, Sequence[str | None]], Sequence[str]]
 
 SEVERAL: dict[str, Several] = {}
-"""Rules of operators with several outputs, or with operands that may be absent."""
+"""The rules of operators with several outputs, or with operands that may be absent."""
 
 
 def several(*names: str) -> Callable[[Several], Several]:
@@ -106,7 +106,8 @@ def softmax(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @several("layer_norm")
 def layer_norm(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """ONNX's must have a scale, of the shape of the row; others are multiplied and added after."""
+    """The rule of `layer_norm`. ONNX requires a scale with the shape of the row; others are multiplied and added
+    after."""
     attrs, t = node.of(NormAttrs), node.output.dtype
     row = node.output.shape[attrs.axis % len(node.output.shape) :]
     extents = [as_int(d) for d in row]
@@ -122,7 +123,8 @@ def layer_norm(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
 
 @several("rms_norm")
 def rms_norm(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """Written out: ONNX has it since operator set 23 only. Sums of 16-bit numbers are of f32."""
+    """The rule of `rms_norm`, which ONNX has only since operator set 23: several nodes. 16-bit numbers are summed in
+    f32."""
     attrs, t = node.of(NormAttrs), node.output.dtype
     acc = accumulator(t)
     rank = len(node.output.shape)
@@ -150,7 +152,7 @@ def lrn(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("resize")
 def resize(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """By the size where the scale is that of both sizes, else by the scale."""
+    """The rule of `resize`: by the size if the scale is the ratio of both sizes, else by the scale."""
     a, shape = node.of(ResizeAttrs), operand(node, 0).shape
     axis = a.axis % len(shape)
     extent, size = as_int(shape[axis]), as_int(as_expr(a.size))
@@ -225,7 +227,7 @@ def nonzero(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
 
 @several("suppress")
 def suppress(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """A box of the largest overlap or score is told from others by a comparison; thresholds are lists of one."""
+    """The rule of `suppress`: the largest overlap or score is excluded by a comparison; thresholds are lists of one."""
     a = node.of(SuppressAttrs)
     limits = [None if v is None else w.op("Reshape", [v, w.ints([1])]) for v in x[2:4]]
     most = w.ints([a.most])

@@ -17,7 +17,7 @@ from tilewright.support.errors import UnsupportedError
 Rule = Callable[[Writer, Node, Sequence[str]], str]
 
 RULES: dict[str, Rule] = {}
-"""Rules of operators with one output, from the names of what they read to that of the result."""
+"""The rules of operators with one output: from the names of the operands to that of the result."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -66,13 +66,13 @@ DIRECT = (
         "xor": "Xor",
     }
 )
-"""Operators that ONNX has as they are, with attributes of the same names."""
+"""Operators that ONNX has, with attributes of the same names."""
 
 
 OF_BOOLEANS = {"BitwiseXor": "Xor", "Max": "Or", "Min": "And"}
 """ONNX's names for operators on booleans, where they differ from those on numbers."""
 ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-"""Comparisons, which ONNX has for numbers alone."""
+"""Comparisons, which ONNX defines for numbers only."""
 
 
 def _direct(kind: str) -> Rule:

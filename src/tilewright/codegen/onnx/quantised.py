@@ -150,7 +150,7 @@ def _number(producers: Mapping[Value, Node], value: Value | None) -> tuple[float
 
 
 def _axis(producers: Mapping[Value, Node], value: Value, scale: Value) -> int | bool | None:
-    """Along which axis a scale differs; None for one number, False for a scale that ONNX has no words for."""
+    """Along which axis a scale differs; None for one number, False for a scale that ONNX cannot express."""
     if scale.dtype is not f32 or scale.type.rank > value.type.rank:
         return False
     shape = (const(1),) * (value.type.rank - scale.type.rank) + scale.shape

@@ -19,7 +19,8 @@ from tilewright.support.errors import UnsupportedError
 
 @several("recurrence")
 def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
-    """The inputs' share of the gates is computed before: it goes through weights that are the identity."""
+    """The rule of `recurrence`. The input's share of the gates is computed before, so that the node's input weights are
+    the identity."""
     a, t = node.of(RecurrenceAttrs), node.outputs[0].dtype
     hidden, width = (as_int(d) for d in operand(node, 1).shape)
     if hidden is None or width is None:

@@ -20,7 +20,7 @@ OPSET = 21
 """The set for which ONNX Runtime has kernels since 2024; later sets give some operators new versions that it lacks."""
 IR_VERSION = 10
 LATER = ("f4e2m1", "f8e8m0", "i2", "u2")
-"""Element types that came later."""
+"""Element types that ONNX has only since later operator sets."""
 
 
 def code(t: DType) -> int:
@@ -38,7 +38,7 @@ def info(name: str, t: TensorType) -> onnx.ValueInfoProto:
 
 @dataclass(slots=True)
 class Shared:
-    """The state that a graph and the bodies in it share: names that are taken, constants, symbols."""
+    """The state that a graph and its bodies share: used names, constants, symbols."""
 
     used_names: set[str] = field(default_factory=set)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
@@ -75,7 +75,7 @@ class Writer:
         return self.names[value]
 
     def renamed(self, name: str, value: Value) -> str:
-        """The value's own name, in place of one that was made up, where the last node computes it."""
+        """Rename the output of the last node, if that computes `value`, to the value's own name."""
         last = list(self.nodes[-1].output) if self.nodes else []
         if name not in last:
             return name
@@ -149,7 +149,7 @@ class Writer:
         return x if old is new else self.op("Cast", [x], to=code(new))
 
     def reshape(self, x: str, shape: Sequence[Expr]) -> str:
-        """The one size that is not known is left to the reader."""
+        """A reshape; one unknown size is left to be inferred."""
         known = [as_int(d) for d in shape]
         if known.count(None) == 1 and 0 not in known:
             return self.op("Reshape", [x, self.ints([-1 if d is None else d for d in known])])
@@ -169,4 +169,4 @@ _SIZES = {
     "max": "Max",
     "min": "Min",
 }
-"""Arithmetic of sizes, which are not negative."""
+"""For each arithmetic operator on sizes, which are not negative, its ONNX operator."""

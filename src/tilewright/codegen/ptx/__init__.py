@@ -1,1 +1,1 @@
-"""PTX for NVIDIA's processors, by LLVM: text of kernels, which is looked through before LLVM gets it."""
+"""PTX for NVIDIA GPUs by LLVM. The text of kernels is checked for unsupported functions before LLVM gets it."""

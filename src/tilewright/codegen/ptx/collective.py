@@ -2,8 +2,8 @@
 instructions"), and those of four warps (`wgmma.py`).
 
 Fragments come from core matrices in shared memory by `ldmatrix`: lane l = 4g + t says where a line of a core matrix
-begins, and gets of each one the 32 bits of place t of line g, or, of what lies across, two elements of place g of lines
-2t and 2t + 1. So of A a lane has rows g and g + 8, of B column g: other columns than those of its sums.
+begins, and gets from each matrix the 32 bits at place t of line g or, if the factor lies across, the elements at place
+g of lines 2t and 2t + 1. So a lane has rows g and g + 8 of A and column g of B, while its sums are in other columns.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def emit_collective(s: State, stmt: Intrinsic) -> None:
 
 
 def _word(t: DType) -> str:
-    """The type of a fragment's registers."""
+    """The LLVM type of a fragment's registers."""
     return "<2 x half>" if t is f16 else "i32"
 
 
@@ -87,7 +87,7 @@ def _multiply(s: State, t: DType, c: Region, rows: Sequence[str], columns: Seque
 
 
 def emit_copy(s: State, stmt: Intrinsic) -> None:
-    """Write a copy to shared memory that goes on while the thread does other things (PTX ISA, "cp.async")."""
+    """Write an asynchronous copy to shared memory (PTX ISA, "cp.async")."""
     (to,), (source,) = stmt.outputs, stmt.inputs
     places = []
     for region, space in ((to, 3), (source, 1)):
@@ -100,14 +100,14 @@ def emit_copy(s: State, stmt: Intrinsic) -> None:
 
 
 def emit_fence(s: State) -> None:
-    """Write what lets four warps together read what threads wrote before: their reads are not in the order of other
-    accesses (PTX ISA, "Async proxy")."""
+    """Write the fence after which four warps together can read what threads wrote before: their reads are not ordered
+    with other accesses (PTX ISA, "Async proxy")."""
     s.out.effect(f"call void {s.out.declare('llvm.nvvm.fence.proxy.async.shared_cta', 'void', [])}()")
 
 
 def emit_arrival(s: State, pending: int, wide: bool) -> None:
-    """Write the wait for copies that the thread has begun, but for those since its last `pending` waits. `wide`: four
-    warps together read what they wrote."""
+    """Write the wait for copies that the thread has started, except those since its last `pending` waits. `wide`: four
+    warps together read the copied data."""
     commit = s.out.declare("llvm.nvvm.cp.async.commit.group", "void", [])
     wait = s.out.declare("llvm.nvvm.cp.async.wait.group", "void", ["i32"])
     s.out.effect(f"call void {commit}()")
@@ -117,7 +117,8 @@ def emit_arrival(s: State, pending: int, wide: bool) -> None:
 
 
 def _reduce(s: State, stmt: Intrinsic, name: str, t: DType, distances: Sequence[int]) -> None:
-    """A butterfly: after five exchanges each lane has what all have together, after two what four have."""
+    """Write a butterfly reduction: after five exchanges each lane has the result of all lanes, after two that of
+    four."""
     (y,), (x,) = stmt.outputs, stmt.inputs
     value = evaluate(s, Load(x.buffer, tuple(start for start, _ in x.ranges))).scalar
     element = register_type(t)
@@ -174,7 +175,7 @@ def _values(s: State, region: Region, t: DType) -> list[str]:
 
 
 def _lane(s: State) -> str:
-    """The thread's number in its warp, read once a function."""
+    """The thread's number in its warp, computed once per function."""
     name = "%lane"
     if not any(line.startswith(f"  {name} =") for line in s.out.entry):
         symbol = s.out.declare("llvm.nvvm.read.ptx.sreg.tid.x", "i32", [])

@@ -1,13 +1,13 @@
-"""Flat loops as LLVM text for NVIDIA's processors: a kernel for each nest that hardware indices run through.
+"""Flat loops as LLVM text for NVIDIA's processors: a kernel for each nest with loops bound to hardware indices.
 
     for i in 0..m thread(blockIdx.x) {              define ptx_kernel void @add(...) {
       for j in 0..64 thread(threadIdx.x) {    ->      %i = ctaid.x
         C[i * 64 + j] = ... } }                       %j = tid.x
                                                       ... }
 
-The meaning is that of `codegen/cuda/emit.py`: loops of threadIdx are steps of the same threads, and threads wait for
-each other where the loops have a barrier (`transform/loops/barriers.py`). Expressions, addresses and what a single
-thread does are written by `codegen/llvm/`.
+The meaning is that of `codegen/cuda/emit.py`: loops of threadIdx are steps of the same threads, and threads synchronise
+at the barriers of the loops (`transform/loops/barriers.py`). `codegen/llvm/` writes expressions, addresses and the code
+of single threads.
 """
 
 from __future__ import annotations
@@ -40,21 +40,20 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 STATED_BYTES = 48 << 10
-"""Bytes of shared memory that a kernel may state; more is asked for by its launch."""
+"""The bytes of shared memory that a kernel may declare; its launch requests more."""
 SHARED_ALIGN = 128
-"""Bytes that buffers in shared memory are aligned to: a line of it."""
+"""The alignment in bytes of buffers in shared memory: a line."""
 ARGUMENT_ALIGN = 16
-"""Bytes that arguments are aligned to at least: what a thread moves at once."""
+"""The least alignment in bytes of arguments: the bytes that a thread moves at once."""
 DYNAMIC = "@tw_shared"
-"""The shared memory that launches ask for."""
+"""The name of the shared memory that launches request."""
 
 
 def emit_module(func: PrimFunc, target: Target) -> Module:
     """The LLVM text of a flat function's kernels and their launches, in order.
 
-    Raises CompileError for what no kernel can be: nests without hardware indices, extents of threads that vary, buffers
-    that threads would share outside of shared memory, barriers where not all threads come, more shared memory than
-    there is.
+    Raises CompileError for nests without hardware indices, varying thread extents, buffers that threads would share
+    outside of shared memory, barriers that not all threads reach, and too much shared memory.
     """
     gpu = target.gpu
     if gpu is None:
@@ -86,8 +85,8 @@ def _numbered(text: str, first: int) -> str:
 
 
 class _Kernel:
-    """One kernel. `bound` has how many threads of each direction come here, by the loops around; `partial`: not all
-    threads of the block do."""
+    """Emits one kernel. `bound` has for each direction the number of threads that reach this point, by enclosing loops;
+    `partial`: not all threads of the block do."""
 
     def __init__(self, func: PrimFunc, name: str, target: Target) -> None:
         self.func = func
@@ -183,7 +182,7 @@ class _Kernel:
     # Statements
 
     def statement(self, stmt: Stmt) -> None:
-        """A statement that all threads come to, as far as they are bound."""
+        """Emit a statement that all threads, as far as they are bound, reach."""
         if isinstance(stmt, Barrier):
             self.barrier(stmt)
             return
@@ -220,7 +219,8 @@ class _Kernel:
                 raise CompileError(f"no kernel has a {type(stmt).__name__} here", where=self.name)
 
     def by_one(self, stmt: Stmt) -> None:
-        """A statement without loops of threads: done by those threads that are 0 where no loop is around it."""
+        """Emit a statement without thread loops: it is run by the threads whose index is 0 in each direction without an
+        enclosing loop."""
         if self.outermost and not self.bound and not self.grid:
             raise CompileError("no hardware index runs through a loop", where=self.name, hint="bind a loop")
         s = self.s
@@ -271,7 +271,7 @@ class _Kernel:
         return {s.var for s in walk(self.func.body) if of_threads(s) and isinstance(s, For)}
 
     def index(self, stmt: For) -> None:
-        """A loop that a hardware index runs through."""
+        """Emit a loop that is bound to a hardware index."""
         assert stmt.thread is not None
         s = self.s
         s.env[stmt.var] = Value(i64, (self._index(stmt.thread),))
@@ -308,7 +308,7 @@ class _Kernel:
             raise CompileError(f"loops of {stmt.thread} differ", where=self.name, expected=known, got=stmt.extent)
 
     def _index(self, thread: str) -> str:
-        """A hardware index as an i64, read where the kernel begins."""
+        """A hardware index as an i64, read at the begin of the kernel."""
         register = {"threadIdx": "tid", "blockIdx": "ctaid"}[thread[:-2]]
         name = f"%{register}.{thread[-1]}"
         if not any(line.startswith(f"  {name} =") for line in self.s.out.entry):
@@ -317,7 +317,7 @@ class _Kernel:
         return name
 
     def repeat(self, stmt: For) -> None:
-        """A loop that all threads run, each iteration after the one before."""
+        """Emit a loop whose iterations all threads run in order."""
         s, extent = self.s, as_int(stmt.extent)
         if extent is not None and (extent == 1 or stmt.kind == "unrolled"):
             for i in range(extent):
@@ -356,7 +356,7 @@ class _Kernel:
         return prod(n for t, n in self.block.items() if t != "threadIdx.x")
 
     def allocate(self, stmt: Allocate) -> None:
-        """Give a buffer its place: in the block's shared memory, or each thread its own."""
+        """Emit a buffer: in the block's shared memory, or private to each thread."""
         b, s = stmt.buffer, self.s
         if not sharing(b.scope):
             if b.scope != "local" and not self.bound:
@@ -378,7 +378,7 @@ class _Kernel:
 
 
 class _Shared:
-    """Where the buffers of shared memory lie, one after another, and how many bytes they take."""
+    """The offsets of the buffers in shared memory, one after another, and their total size in bytes."""
 
     def __init__(self) -> None:
         self.offsets: dict[str, int] = {}
@@ -393,7 +393,7 @@ class _Shared:
 
 
 def _bytes(b: Buffer, where: str) -> int:
-    """Bytes of a buffer in shared memory, to a multiple of a line."""
+    """The bytes of a buffer in shared memory, rounded up to whole lines."""
     size = as_int(b.size)
     if size is None:
         raise CompileError(f"the size of {b.name!r} varies", where=where)
@@ -410,12 +410,12 @@ def _shared_offsets(body: Stmt, where: str, target: Target, rows: int) -> _Share
 
 
 def _is_of_thread(name: str) -> bool:
-    """Whether each thread begins its own copies."""
+    """Whether each thread starts its own copies by this intrinsic."""
     return is_async(name) and not is_tile_copy(name)
 
 
 def _is_written(name: str) -> bool:
-    """Whether there are instructions for an intrinsic, which is expanded else."""
+    """Whether there are instructions for an intrinsic; otherwise it is expanded."""
     return is_collective(name) or is_async(name)
 
 
@@ -425,7 +425,7 @@ def _has_collective(s: Stmt) -> bool:
 
 
 def _used(body: Stmt) -> set[str]:
-    """The names of the buffers that a statement touches."""
+    """The names of the buffers that a statement accesses."""
     members: set[str] = set()
     for s in walk(body):
         for e in exprs_of(s):

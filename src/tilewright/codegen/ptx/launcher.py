@@ -102,9 +102,9 @@ def _encoded(s: State, tensor_map: Map, name: str) -> str:
 
 
 MAX_RANK = 5
-"""Dimensions of an array that a tensor map is of, at most."""
+"""The largest number of dimensions of an array with a tensor map."""
 TYPES = {"i8": 0, "f16": 6, "f32": 7, "bf16": 9}
-"""CUtensorMapDataType by the names of types; bytes are copied as unsigned ones."""
+"""The number of each type in CUtensorMapDataType; bytes are copied as unsigned ones."""
 
 
 def _constant(name: str, text: str) -> str:

@@ -20,9 +20,9 @@ from tilewright.schedule.mma_intrinsics import STEP
 from tilewright.support.errors import CompileError
 
 MAP_BYTES = 128
-"""Bytes of a tensor map."""
+"""The size of a tensor map in bytes."""
 TILE_ALIGN = 1024
-"""Bytes that tiles are aligned to: the pattern of the swizzle repeats after eight lines."""
+"""The alignment of tiles in bytes: the pattern of the swizzle repeats after eight lines."""
 _PREFIX = "tw.tile"
 
 _TEXTS = {
@@ -65,7 +65,7 @@ class Tiles:
         self.maps: list[Map] = []
 
     def begin(self, first: str) -> None:
-        """Make the barriers, by the thread that is `first`; all threads wait for it then."""
+        """Initialise the barriers by the thread that is `first`; then all threads wait for it."""
         s = self.s
         s.out.entry += ["  %tile.turn = alloca i64, align 8", "  store i64 0, ptr %tile.turn, align 8"]
         then, join = s.out.fresh("then"), s.out.fresh("join")
@@ -79,7 +79,7 @@ class Tiles:
         s.out.effect(f"call void {symbol}(i32 0)")
 
     def copy(self, stmt: Intrinsic, position: int) -> None:
-        """Begin a copy; `position`: of the array among the function's parameters."""
+        """Start a copy; `position` is that of the array among the function's parameters."""
         s, (to,), (source,) = self.s, stmt.outputs, stmt.inputs
         where, _ = address(s, to.buffer, buffer_offset(s, to.buffer, [start for start, _ in to.ranges]))
         shared = s.out.inst(f"addrspacecast ptr {where} to ptr addrspace(3)")
@@ -135,7 +135,7 @@ class Tiles:
         return text, [f"{t} {v}" for t, v in zip(types, values, strict=True)]
 
     def _turn(self) -> str:
-        """The number of barriers of the block so far."""
+        """The number of barriers of the block so far, at run time."""
         return self.s.out.inst("load i64, ptr %tile.turn, align 8")
 
     def _place(self, number: str, known: bool = False) -> str:

@@ -301,7 +301,7 @@ def reduction(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 
 @rule("argmax", "argmin")
 def arg(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
-    """The least index at which the extreme, or a NaN, stands."""
+    """The rule of `arg`: the least index of the extremum, or of a NaN."""
     attrs, source = node.of(ArgAttrs), x[0]
     axis, shape = attrs.axis % len(source.shape), source.shape
     best = w.spread(reduced(w, source, "reduce_max" if node.op == "argmax" else "reduce_min", [axis]), shape)
@@ -347,7 +347,7 @@ def norm(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 
 @rule("lrn")
 def lrn(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
-    """Over `size` channels, of which those past either end count as zero."""
+    """The rule of `lrn`: a sum over `size` channels, where channels past either end count as zero."""
     attrs, t = node.of(LrnAttrs), x[0].dtype
     y = w.cast(x[0], accumulator(t))
     rank, before = len(y.shape), (attrs.size - 1) // 2
@@ -456,8 +456,8 @@ def _gathered(
 
 @rule("resize")
 def resize(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
-    """A sum of what is taken along the axis, each time another tap of all samples, by its weights. What these are the
-    operator's reference says of an identity matrix."""
+    """The rule of `resize`: for each tap, elements are gathered along the axis for all samples and multiplied by its
+    weights, and these are summed. The weights are the operator's NumPy reference applied to an identity matrix."""
     attrs, (source,) = node.of(ResizeAttrs), x
     axis = attrs.axis % len(source.shape)
     extent, size = as_int(source.shape[axis]), as_int(node.output.shape[axis])

@@ -1,4 +1,4 @@
-"""Arithmetic on accumulators: expressions to operations of the ALU, which write their first operand."""
+"""Arithmetic on accumulators: translates expressions to operations of the ALU, which overwrite their first operand."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Alus:
         self.program, self.last = program, last
 
     def fill(self, rows: Array, number: int) -> None:
-        """Write a number into rows: zeros, to which its upper half is added and shifted, then its lower half."""
+        """Write a number into rows: from zeros, its upper half is added and shifted, then its lower half is added."""
         self._clear(rows)
         upper, lower = number, 0
         if not _SMALLEST <= number <= _LARGEST:
@@ -59,7 +59,8 @@ class Alus:
             self._copy(target, results)
 
     def in_place(self, s: Store, rows: Rows) -> Array:
-        """Compute a value where its first operand is; those rows. The low bytes are what a cast to bytes gives."""
+        """Compute a value in the rows of its first operand, and return these. A cast to bytes takes the low bytes
+        later."""
         e = s.value
         while isinstance(e, Op) and e.name == "cast":
             e = e.args[0]
@@ -121,7 +122,7 @@ class Alus:
         self._emit(op, [rows], number)
 
     def _copy(self, target: Array, source: Array) -> None:
-        """Rows into others: zeros, to which they are added."""
+        """Copy rows to others, by adding them to zeros."""
         self._clear(target)
         self._emit(AluOp.ADD, [target, source])
 

@@ -1,10 +1,10 @@
-"""Loops over VTA's memories to a program of its instructions.
+"""Translate loops over VTA's memories to a program of its instructions.
 
-The loops are those of `transform/loops/` whose buffers have places. Outer loops run here, and what is inside of them
-becomes instructions: a copy between DRAM and a buffer is a transfer, a nest around `vta_gemm` a GEMM, arithmetic on
-accumulators operations of the ALU. Iterations of virtual threads are issued by turns, each with buffers of its own.
-Buffers that a loop fills ahead (the note `DoubleBuffer`) have two places by turns: as queues run side by side, the next
-transfer needs no more than a place. Tokens follow from the rows (`targets/vta/tokens.py`).
+The loops come from `transform/loops/`, with allocated buffers. The emitter runs outer loops itself, and translates
+their bodies to instructions: a copy between DRAM and a buffer is a transfer, a nest around `vta_gemm` a GEMM,
+arithmetic on accumulators operations of the ALU. Iterations of virtual threads are interleaved, each with separate
+buffers. Double buffers (the note `DoubleBuffer`) have two places: since queues run concurrently, a transfer ahead needs
+only a free place. Tokens follow from the rows (`targets/vta/tokens.py`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 Loops = list[tuple[Var, int]]
 
 PAGE = 4096
-"""Where memory begins, and what buffers in it are aligned to."""
+"""The first address of memory that is used, and the alignment of buffers there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class VtaProgram:
 
 @dataclass(slots=True)
 class _Thread:
-    """One iteration of the virtual threads: values of loop variables, and where its buffers begin (rows)."""
+    """One iteration of the virtual threads: the values of loop variables, and the first row of each of its buffers."""
 
     values: dict[Var, int]
     places: dict[Buffer, int]
@@ -74,7 +74,7 @@ class _Thread:
 
 
 def emit_vta(func: PrimFunc, floor: int | None = None) -> VtaProgram:
-    """The program of a function. `floor`: what is added to sums, row by row, is never less (`work.py`); None: anything.
+    """The program of a function. `floor`: a lower bound of the rows that are added to sums (`work.py`); None: unknown.
 
     Raises CompileError for what VTA has no instructions for.
     """
@@ -153,7 +153,7 @@ class _Emitter:
             self.statement(s.body, [t.having(s.var, n) for t in threads])
 
     def allocate(self, s: Allocate, threads: list[_Thread]) -> None:
-        """Rows for a buffer, one place a thread, two by turns where it is filled ahead."""
+        """Allocate rows for a buffer: one place per virtual thread, or two for a double buffer."""
         memory = MEMORIES.get(s.buffer.scope)
         if memory is None:
             raise CompileError("VTA has no such memory", where=f"buffer {s.buffer.name!r}", got=s.buffer.scope)
@@ -286,7 +286,7 @@ class _Emitter:
     def check_lanes(
         self, s: Store, lanes: Sequence[Var], values: dict[Var, Any], source: tuple[Load, Array] | None = None
     ) -> None:
-        """Raises CompileError unless all that is read steps with the lanes of what is written."""
+        """Raise CompileError unless all loads have the same lane order as the store."""
         extents = dict(zip(lanes, LANES[MEMORIES.get(s.buffer.scope, Memory.ACC)][-len(lanes) :], strict=True))
         step = 1
         for var in reversed(lanes):
@@ -299,7 +299,7 @@ class _Emitter:
             step *= extents[var]
 
     def row(self, buffer: Buffer, elements: Any, thread: _Thread) -> Any:
-        """The row of a buffer, or of DRAM in units of rows of results, that an element is in."""
+        """The row of a buffer that an element is in; for DRAM in units of result rows."""
         if buffer in self.addresses:
             at = elements * buffer.dtype.itemsize + self.addresses[buffer]
             return at // DEFAULT.dram_bytes(Memory.OUT)

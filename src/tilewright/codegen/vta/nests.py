@@ -1,10 +1,10 @@
-"""Loops of GEMM and ALU: rows of all operations to two loops and a list of micro-operations.
+"""Loops of GEMM and ALU instructions: express the rows of all operations by two loops and a list of micro-operations.
 
     dst = y*56 + x,  src = c*522 + (y + ky)*58 + x + kx     ->     iter_out c, iter_in y, micro-operations over (ky,
     kx, x)
 
-Loops whose steps agree become one. Of the rest two become the instruction's loops, so that few micro-operations
-remain; and operations that write the same row keep a distance, as the pipeline of the GEMM core asks.
+Loops whose steps agree become one. Of the rest two become the instruction's loops, so that few micro-operations remain;
+and operations that write the same row keep a distance, as the pipeline of the GEMM core requires.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.targets.vta.check import GEMM_DEPTH
 Array = np.ndarray[Any, Any]
 
 MAX_UOPS = 4096
-"""Micro-operations of one instruction: half of their buffer."""
+"""The largest number of micro-operations of one instruction: half of their buffer."""
 _MAX_STEP = 1023
 _MAX_LOOP = (1 << 14) - 1
 

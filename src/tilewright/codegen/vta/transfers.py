@@ -1,4 +1,4 @@
-"""Pictures of LOAD and STORE: rows of a buffer and of DRAM, element by element, to as few instructions as hold them."""
+"""Cover transfers between rows of a buffer and of DRAM by as few LOAD or STORE instructions as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GEMM and ALU before their micro-operations have places, and what is changed about them when a program is whole.
+"""GEMM and ALU operations before their micro-operations have addresses, and optimisations of a complete program.
 
     reset R; products into R; R += B; R >>= s; clip R      ->      R = max(R, B); products into R; R >>= s; clip R
 
@@ -24,7 +24,7 @@ from tilewright.targets.vta.isa import Alu, AluOp, Gemm, Instruction, Load, Stor
 Array = np.ndarray[Any, Any]
 
 _UNKNOWN = 1 << 40
-"""More than an accumulator holds."""
+"""A number larger than any accumulator holds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +82,7 @@ def started_with_biases(items: Sequence[Item], floor: int) -> list[Item]:
 
 
 PIECE = 64
-"""Rows of a piece of the last results at the least: the ALU takes longer for them than a transfer's latency."""
+"""The least number of rows in a piece of the last results: the ALU takes longer for them than a transfer's latency."""
 MAX_PIECES = 8
 
 

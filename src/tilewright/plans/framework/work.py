@@ -82,8 +82,8 @@ class Work:
 
 
 def work_of(func: PrimFunc, added: tuple[Added, ...] = ()) -> Work:
-    """The work of a scheduled function. If it only copies, each element of an output counts as an operation, and not
-    those of tiles in registers, which may overhang."""
+    """The work of a scheduled function. If a function only copies, each element written to a parameter counts as an
+    operation; tiles copied to registers do not count, as they may overhang."""
     values: dict[Var, Expr] = {s: const(_sample(s)) for s in func.symbols}
     places = list(_blocks(func.body))
     each = [sum(map(_operations, walk(block.body))) for block, _, _ in places]

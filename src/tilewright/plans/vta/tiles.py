@@ -44,7 +44,7 @@ class Shape:
 
 
 def shape_of(layer: Convolution | Product) -> Shape:
-    """The extents of a layer."""
+    """The extents of a layer that its tiles divide, in the accelerator's blocks."""
     biased, even = layer.requantised.offset > 0, layer.requantised.looks_twice
     if isinstance(layer, Product):
         return Shape(layer.columns, layer.rows, 1, 1, layer.depth, 1, 1, 0, biased=biased, even=even)

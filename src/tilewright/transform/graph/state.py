@@ -48,7 +48,7 @@ LENGTH = "past_length"
 LEVELS = 127
 """The greatest magnitude of a code."""
 SMALLEST = 2.0**-100
-"""The least scale, so that a vector of zeros has a nonzero one."""
+"""The least magnitude from which a scale is computed, so that a vector of zeros has a nonzero one."""
 NAMES = (("past_key_values", "present"), ("past", "present"), ("cache", "new_cache"))
 """Prefixes of names: (of a cache's input, of the output that belongs to it)."""
 
