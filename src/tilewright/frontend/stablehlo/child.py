@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
-from tilewright.frontend.stablehlo.read import numpy_type, parse_module
+from tilewright.frontend.stablehlo.read import EXTENSIONS, numpy_type, parse_module
 from tilewright.support.errors import Error, ModelError, UnsupportedError
 
 SECONDS = 120
@@ -143,7 +143,7 @@ def _count(shape: list[int]) -> int:
 
 def _spelled(t: np.dtype[Any]) -> str:
     """MLIR's name of the element type for which `numpy_type` returns `t`."""
-    special = {"bool": "i1", "bfloat16": "bf16", "int4": "i4", "uint4": "ui4"}
+    special = {"bool": "i1", **{name: element for element, name in EXTENSIONS.items()}}
     if t.name in special:
         return special[t.name]
     return {"i": "i", "u": "ui", "f": "f"}[t.kind] + str(t.itemsize * 8)

@@ -29,7 +29,15 @@ NUMPY: dict[str, np.dtype[Any]] = {
     **{f"ui{bits}": np.dtype(f"u{bits // 8}") for bits in (8, 16, 32, 64)},
     **{f"f{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)},
 }
-_EXTENSIONS = {"bf16": "bfloat16", "i4": "int4", "ui4": "uint4"}
+FLOATS_OF_8_BITS = ("f8E4M3FN", "f8E4M3FNUZ", "f8E5M2", "f8E5M2FNUZ")
+"""Element types that are storage alone: values are converted to and from them."""
+EXTENSIONS = {
+    "bf16": "bfloat16",
+    "i4": "int4",
+    "ui4": "uint4",
+    **{name: f"float8_{name[2:].lower()}" for name in FLOATS_OF_8_BITS},
+}
+"""The types of ml_dtypes by the names of MLIR."""
 
 
 def numpy_type(element: str) -> np.dtype[Any]:
@@ -37,10 +45,10 @@ def numpy_type(element: str) -> np.dtype[Any]:
     entry = NUMPY.get(element)
     if entry is not None:
         return entry
-    if element in _EXTENSIONS:
+    if element in EXTENSIONS:
         import ml_dtypes
 
-        extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENSIONS[element]))
+        extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, EXTENSIONS[element]))
         return extension
     raise UnsupportedError(f"the element type {element} is not supported")
 
@@ -291,7 +299,7 @@ def _array(a: Any) -> Any:
     if t.element.startswith("complex"):
         raise UnsupportedError("complex numbers are not supported")
     kind = numpy_type(t.element)
-    if t.element in _EXTENSIONS:
+    if t.element in EXTENSIONS:
         array = _by_text(a, kind)
         return Splat(array.reshape(()), shape) if a.is_splat and shape else array.reshape(shape)
     if a.is_splat and shape:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.frontend.common.known import canonical
 from tilewright.frontend.stablehlo.quantised import quantised_type
+from tilewright.frontend.stablehlo.read import FLOATS_OF_8_BITS
 from tilewright.ir.dtype import BY_NAME, DType, boolean
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import TensorType, Value
@@ -76,7 +77,11 @@ def full_array(item: Item) -> Any:
     return np.broadcast_to(item.known, [d or 0 for d in shape])
 
 
-_NAMES = {"i1": boolean, **{f"ui{b}": BY_NAME[f"u{b}"] for b in (4, 8, 16, 32, 64)}}
+_NAMES = {
+    "i1": boolean,
+    **{f"ui{b}": BY_NAME[f"u{b}"] for b in (4, 8, 16, 32, 64)},
+    **{name: BY_NAME[name.lower()] for name in FLOATS_OF_8_BITS},
+}
 
 
 def element_type(element: str) -> DType:

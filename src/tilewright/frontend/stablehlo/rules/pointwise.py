@@ -280,7 +280,8 @@ def convert(call: Call) -> Item:
         return call.item(0)
     if t is boolean:
         return element(call, "ne", x, call.like(0, x))
-    return call.lazy(call.emit("cast", x, dtype=t), call.item(0).shape)
+    beyond = {"saturate": False} if t.is_minifloat else {}  # too large a number becomes infinity or NaN (jaxlib 0.10)
+    return call.lazy(call.emit("cast", x, dtype=t, **beyond), call.item(0).shape)
 
 
 @rule("bitcast_convert")
