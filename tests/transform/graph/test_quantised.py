@@ -210,7 +210,7 @@ def test_the_target_decides() -> None:
 
 
 LARGE: dict[str, tuple[dict[str, Any], bool]] = {
-    "transformed": ({"x": (1, 64, 17, 18), "filters": 64, "window": (3, 3), "pads": [1] * 4}, True),
+    "transformed": ({"x": (1, 128, 19, 19), "filters": 128, "window": (3, 3), "pads": [1] * 4}, True),
     "one pixel": ({"x": (1, 64, 17, 18), "filters": 64, "window": (1, 1)}, True),
     "strided": ({"x": (1, 64, 17, 18), "filters": 64, "window": (3, 3), "strides": [2, 2]}, True),
     "few filters": ({"x": (1, 64, 17, 18), "filters": 2, "window": (1, 1)}, False),
