@@ -120,7 +120,8 @@ _TABLE += [OpInfo(row.name, 1, "same", row.numpy, kinds=_F) for row in FUNCTIONS
 
 
 class _Operators(dict[str, OpInfo]):
-    """The table, and the functions of C, of which each name is an operator."""
+    """The table of operators by name. A name that begins with PREFIX is not listed: its operator calls the C function
+    that the rest of the name says."""
 
     def __missing__(self, name: str) -> OpInfo:
         if not name.startswith(PREFIX):

@@ -3,7 +3,7 @@
 It takes functions as scheduled (with blocks) and as lowered (flat loops), turns the tree into Python closures once and
 runs them. It is strict where native code is fast: an index outside its buffer or a block iterator outside its extent is
 an error that names both, memory that was not written holds NaN (or bits that make a wild index), loops of every kind
-run in order. Statements are here, expressions in `interpret_expr`, buffers in `interpret_memory`.
+run in order. Statements are here, expressions in `expr.py`, buffers in `memory.py`.
 """
 
 from __future__ import annotations

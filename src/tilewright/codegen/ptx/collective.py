@@ -23,7 +23,7 @@ from tilewright.ir.loops import Intrinsic, Region
 from tilewright.schedule.mma_intrinsics import COPY_ONE_ASYNC, MMA, MMA_HELD, QUAD_REDUCE, SUMS, WARP_REDUCE
 
 COLLECTIVE = {intrin.name: about for about, intrin in MMA.items()}
-"""Names of products of a warp: the type of their factors, and which of them lie across."""
+"""Matrix products of a whole warp by their intrinsics' names: the factors' type, and which of them is transposed."""
 
 _SINGLE = frozenset(intrin.name for intrin in COPY_ONE_ASYNC.values())
 

@@ -77,7 +77,8 @@ def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
 
 
 def _padded(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[Picture]:
-    """Lines with zeros around what is loaded, and lines of zeros."""
+    """Pictures of rows whose first and last elements may be zeros of a padding instead of elements in DRAM, and of rows
+    that are all zeros."""
     width = inside.shape[1]
     first, count = inside.argmax(1), inside.sum(1)
     run = [inside[n, first[n] : first[n] + count[n]].all() for n in range(len(starts))]

@@ -189,7 +189,7 @@ def _codes_picked(m: Match) -> Sequence[Value] | None:
 
 
 def _codes(m: Match) -> Value | None:
-    """The codes of 8 bits of the number `real` that a call computes; None for other numbers."""
+    """The 8-bit codes that the matched value `real` dequantises; None where they have another type or shape."""
     (codes,), real = m.producer("integers").inputs, m["real"]
     assert codes is not None
     narrow = codes.dtype in (u8, i8) and real.dtype is f32 and codes.shape == real.shape

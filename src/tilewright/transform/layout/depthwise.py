@@ -101,7 +101,8 @@ def group_block(each: int, node: Node, a: Assigner) -> int:
 
 
 MAX_HALF_PARTS = 3
-"""The largest number of half vectors per panel: groups that need more have panels of one, which use each pixel once."""
+"""The largest number of half vectors per panel: groups that need more have panels of one half
+vector, which use each pixel once."""
 MIN_BLOCK = 8
 """Vectors of at most so many lanes are not halved: a core starts no more halves of them."""
 
