@@ -416,6 +416,34 @@ def test_native_pieces(rows: int | None, count: int, first: bool) -> None:
             np.testing.assert_array_equal(np.asarray(model(numbers)), want)
 
 
+@pytest.mark.parametrize("target", [Target.host(), AMX], ids=["host", "amx"])
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("shape", [(64, 32), (160, 75), (2, 64, 40)])
+def test_pieces_of_packed_weights_need_one_kernel(shape: tuple[int, ...], transpose: bool, target: Target) -> None:
+    """One kernel, which reads the weight once: the panels of its pieces, with columns past the last as zeros."""
+    # any machine: whatever the host decides, its numbers are those of the reference
+    *batch, depth, columns = shape
+    stored = (*batch, columns, depth) if transpose else shape
+    builder, attrs = GraphBuilder("panels"), {"width": 16, "group": 2, "panels": 2, "transpose": transpose}
+    w = builder.input("w", TensorType(f32, tuple(const(d) for d in stored)))
+    packed = ops.emit1(builder, "lowered.pack_dot", w, **attrs)
+    graph = builder.finish((ops.emit1(builder, "lowered.pieces", packed, count=3, first=True),))
+    (group,) = fuse(graph)
+    planned = plan(lower_group(group, "kernel").func, target)
+    assert planned.plan == "pieces"
+    numbers = np.random.default_rng(depth).standard_normal(stored).astype(np.float32)
+    (several,) = reference("lowered.pieces", [numbers], {"count": 3, "first": True})
+    (want,) = reference("lowered.pack_dot", [several], attrs)
+    func = lower_loops(planned.func, target)
+    result = np.zeros(want.shape, want.dtype)
+    interpret(func, [numbers, result])
+    np.testing.assert_array_equal(result, want)
+    if target is not AMX:
+        np.testing.assert_array_equal(np.asarray(tw.compile((graph, {}))(numbers)), want)
+    else:
+        assert str(planned.func).count("in 0..32 vectorized") == str(planned.func).count(" vectorized") == 1
+
+
 BRANCH = """graph @main(%p: bool[], %x: f32[64, 256]) params(%w: f32[256, 256]) {
   %y = cond(%p, %x, %w) {orelse = graph @product(%x: f32[64, 256], %w: f32[256, 256]) {
     %y = matmul(%x, %w) : f32[64, 256]

@@ -476,38 +476,43 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     return True
 
 
-def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
+def panel_groups(s: Schedule, block: BlockRef, target: Target, unrolled: LoopRef | None = None) -> bool:
     """Schedule a block that moves groups along the depth to panels for dot instructions: a step's groups, one for each
     lane, as one vector.
 
     for rows, panel: for k in 0..32: for f in vectorized 0..32:
         packed[panel, rows + k, f // 2, f % 2] = w[2 * (rows + k) + f % 2, panel * 16 + f // 2]
 
-    Returns False, without a change, for other blocks.
+    The loop `unrolled` is put directly around the vector. Returns False, without a change, for other blocks.
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
     if not isinstance(stage.body, Store) or len(stage.iters) < 4:
         return False
     *_, panel, step, lane, member = stage.iters
-    sources = loads(stage.body.value)
+    sources = set(loads(stage.body.value))
     if len(sources) != 1 or stage.body.indices[-2:] != (lane.var, member.var):
         return False
+    (source,) = sources
     together = as_int(lane.extent * member.extent)
     if together is None or together * stage.body.buffer.dtype.itemsize > target.vector_bits // 8:
         return False
-    forms = [linear(index) for index in sources[0].indices]
+    forms = [linear(index) for index in source.indices]
     for second_loops, first_loops in ((panel, lane), (step, member)):
         strides = (as_int(first_loops.extent), 0 if as_int(second_loops.extent) == 1 else None)
         if not any(f.coefficient(first_loops.var) == 1 and f.coefficient(second_loops.var) in strides for f in forms):
             return False
-    *outer, panels, steps, lanes, members = (loop for _, loop in own_loops(s, block))
-    order = [*outer, panels, steps]
+    *outer, panels, steps, lanes, members = (loop for _, loop in own_loops(s, block) if loop != unrolled)
+    order, within = [*outer, panels, steps], []
     group = target.costs.copies.row_group
-    if lane.var in variables(sources[0].indices[-1]) and (as_int(step.extent) or 0) >= 2 * group:
+    if lane.var in variables(source.indices[-1]) and (as_int(step.extent) or 0) >= 2 * group:
         steps, inner = s.split(steps, factor=group)
-        order = [*outer, steps, panels]
-        s.reorder(*order, inner, lanes, members)
+        order, within = [*outer, steps, panels], [inner]
+    if unrolled is not None:
+        within.append(unrolled)
+        s.unroll(unrolled)
+    if within:
+        s.reorder(*order, *within, lanes, members)
     s.vectorize(vector := s.fuse(lanes, members))
     stream_outputs(s, block, vector, target)
     parallelize(s, order)

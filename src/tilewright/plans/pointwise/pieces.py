@@ -3,6 +3,12 @@
 for row:                                           parallel
     for vector of the row:
         pieces[0], pieces[1], ... = straight-line code of one load
+
+Pieces of a weight that is packed for dot instructions are made on its way to the panels: w is read once.
+
+for rows, panel:                                   parallel
+    for vector of the panel:
+        panels[0], panels[1], ... = straight-line code of a few neighbours of w's rows
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, roofline
+from tilewright.plans.idioms.transposes import panel_groups
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -41,6 +48,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     block = s.block(last.name)
     loops = list(s.loops(block))
     piece = loops.pop(_place(structure))
+    if panel_groups(s, block, target, piece):
+        return
     *outer, inner = loops
     lanes = lanes_of(last, target)
     size = extent(s, inner)

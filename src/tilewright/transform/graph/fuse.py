@@ -4,6 +4,7 @@
     block_channels -> conv -> unblock_channels    one group where the convolution converts better by itself
     cast -> mul(1/255) -> conv                    one group: the anchor and what feeds its data alone
     mul(scale) -> pack_conv                       likewise: weights are scaled where they are packed
+    pack_dot -> pieces                            likewise: each number is read once for all of its pieces
     matmul -> mul(sub(1, y y))                     likewise: what only the epilogue reads
     add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
     transpose -> mul -> pooling                    one group: the reduction and what feeds it alone
@@ -187,14 +188,16 @@ class _Fuser:
         )
 
     def is_conversion_for(self, i: int, reader: Node) -> bool:
-        """Whether a node blocks channels for only one reader, a convolution that does so faster in its own kernel."""
+        """Whether a node blocks channels for only one reader, a convolution that does so faster in its own kernel, or
+        packs a weight of which only pieces are read, which then make each vector's pieces where they belong."""
         node = self.nodes[i]
-        return (
-            node.op == "lowered.block_channels"
-            and self.find(i) == i
-            and len(self.users.get(node.output, [])) == 1
-            and self.absorbs(reader, node)
-        )
+        if node.op not in ("lowered.block_channels", "lowered.pack_dot") or len(self.members(i)) != 1:
+            return False
+        if self.find(i) != i or len(self.users.get(node.output, [])) != 1:
+            return False
+        if node.op == "lowered.pack_dot":
+            return reader.op == "lowered.pieces" and node.output not in self.outputs
+        return self.absorbs(reader, node)
 
     def is_private(self, i: int) -> bool:
         """Whether a node is pointwise, in no group, and read by one node only."""

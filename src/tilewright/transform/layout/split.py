@@ -29,7 +29,7 @@ def split(a: Assigner, node: Node, choice: Split) -> bool:
     """Rewrite the product of rows with a matrix, or with one matrix per batch entry: a weight, or a computed value,
     whose pieces and panels are then made in each call.
 
-    y = matmul(x, w)   ->   p = pack_dot(pieces(w));  b = reduce_max(abs(w)) * depth
+    y = matmul(x, w)   ->   p = pieces(pack_dot(w));  b = reduce_max(abs(w)) * depth
                             m = reduce_max(abs(x));  y = matmul_x3(x, pieces(x), w, p, head(too_large(m, b)))
 
     Numbers that cannot be split are multiplied by unpacked f32 weights if the number of rows is known, which takes no
@@ -111,13 +111,16 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -
 
 
 def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
-    """Emit panels of a weight's pieces for whole matrix registers, with zeros at the end of the depth."""
-    pieces = a.derive("lowered.pieces", w, name=f"{w.name}_pieces", count=count_of(terms), first=True)
-    axis = pieces.type.rank - (1 if transpose else 2)
-    if more := -(as_int(pieces.shape[axis]) or 0) % tile.depth:
-        pieces = a.longer(pieces, axis, more)
+    """Emit panels of a weight's pieces for whole matrix registers, with zeros at the end of the depth.
+
+    The packed weight is split, not the other way round, so that one kernel reads each number once.
+    """
+    axis, name = w.type.rank - (1 if transpose else 2), w.name
+    if more := -(as_int(w.shape[axis]) or 0) % tile.depth:
+        w = a.longer(w, axis, more)
     attrs = {"width": tile.lanes, "group": tile.group, "panels": panel_multiple(columns, tile.lanes)}
-    return a.derive("lowered.pack_dot", pieces, name=f"{w.name}_panels", transpose=transpose, **attrs)
+    packed = a.derive("lowered.pack_dot", w, name=f"{name}_groups", transpose=transpose, **attrs)
+    return a.derive("lowered.pieces", packed, name=f"{name}_panels", count=count_of(terms), first=True)
 
 
 def largest(a: Assigner, x: Value, *axes: int) -> Value:
