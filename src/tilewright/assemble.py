@@ -1,4 +1,4 @@
-"""From compiled kernels to a program: memory slots, the native entry, the manifest, texts to be shown."""
+"""Assembles compiled kernels to a program: memory slots, the native entry, the manifest, texts to be shown."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tilewright.transform.graph.split import SplitGraph
 from tilewright.transform.work import polynomial
 
 SCHEDULE_VERSION = 1
-"""A number in each artifact. It grows when schedules change in a way that a stored program must not be mixed with."""
+"""The version of schedules in each artifact; it is increased when stored programs become incompatible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Part:
         return tuple(first.values())
 
     def is_small(self, target: Target) -> bool:
-        """Whether all calls together are estimated to take so little, whatever the symbols are, that several threads
-        would take longer: two save half of it at most, and to hand it over costs more."""
+        """Whether all calls together are estimated to take so little time, for any symbols, that several threads would
+        be slower: two threads save half of it at most, and handing work over costs more."""
         kernels = [call for call in self.calls if isinstance(call, KernelCall)]
         if len(kernels) < len(self.calls) or any(call.func.symbols for call in kernels):
             return False
@@ -74,7 +74,8 @@ class Part:
 
 
 HANDOVERS = 2.0
-"""Programs estimated to take less than so many times what handing a call over costs are for their caller alone."""
+"""Programs estimated to take less than this many times the cost of handing a call to other threads run on their
+caller's thread alone."""
 
 
 def assemble(
@@ -88,7 +89,7 @@ def assemble(
     log: PassLog,
     options: Options,
 ) -> Program:
-    """Slots, the native entry and the manifest."""
+    """Assemble a program: assign slots, compile the native entry, make the manifest."""
     graph, raw, target = split.run, split.prepare.params, compiler.target
     computed = _computed_sizes(graph)
     caches = _caches(names)
@@ -163,8 +164,8 @@ def outputs_are_hosts(names: Interface, budget: str | int | None) -> bool:
 def stored(
     graph: Graph, calls: Sequence[Call], places: Mapping[Value, Place], symbols: Sequence[Var], hosts: bool
 ) -> Storage:
-    """Slots of a program's values, of which some stand in memory that is not written yet. `hosts`: outputs are such
-    memory too."""
+    """The slots of a program's values; some values share memory that is not written yet, such as that of outputs if
+    `hosts`."""
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     storage = assign_slots(calls, leading, places, symbols)
     first = len(graph.inputs)
@@ -207,7 +208,7 @@ def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> Pack
 
 
 def _real(value: Value, bounds: Mapping[Var, Expr]) -> tuple[Work, ...] | None:
-    """The dimensions of an output whose shape data decides."""
+    """The dimensions of an output whose shape data decides; None for other outputs."""
     if not any(symbol in bounds for d in value.shape for symbol in variables(d)):
         return None
     results = [polynomial(d) for d in value.shape]
@@ -237,7 +238,7 @@ def _sizes_text(shapes: Sequence[Expr], symbols: Sequence[Var]) -> str:
 
 
 def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[str, Callable[[], str]]:
-    """The texts of `Model.show`, made when asked."""
+    """The texts of `Model.show`, each made on request."""
     kernels = [call for part in (run, prepare) for call in part.kernels]
 
     settings = effective_settings()

@@ -51,7 +51,7 @@ Bounds = Literal["check", "sizes", "unchecked"]
 """How accesses that are not proven to be inside are treated: each is looked at, sizes are compared, or none is."""
 
 _REMEMBERED = 64
-"""Sizes of calls of which a function remembers that all is inside."""
+"""The number of call sizes for which a function remembers that all accesses are inside."""
 
 _LARGEST = (1 << 31) - 1
 """The largest value of a symbol that states no bound: that of a 32-bit integer."""
@@ -193,11 +193,11 @@ class BuiltFunction(Called):
     if TYPE_CHECKING:
 
         def __call__(self, *arrays: Any) -> None:
-            """Run the function."""
+            """Run the function on arrays."""
 
     @cached_property
     def flat(self) -> PrimFunc:
-        """The loops that code is made from."""
+        """The lowered loops from which code is generated."""
         return lower_loops(self.func, self.target, self.log)
 
     @cached_property
@@ -268,11 +268,11 @@ class BuiltFunction(Called):
 
     @property
     def _needs(self) -> str:
-        """The remark about sizes that a reader of the text needs."""
+        """The remark about sizes that a reader of the text needs to know."""
         return "".join(f"// Needs {needed(a)}, else {a}\n" for a in self._sizes.accesses)
 
     def _refuse_unknown(self, accesses: Sequence[Access]) -> None:
-        """Raises CompileError for accesses that data decides."""
+        """Raise CompileError for accesses whose indices depend on data."""
         problems = Problems()
         for a in accesses:
             problems.add(
@@ -333,7 +333,7 @@ class BuiltFunction(Called):
         )
 
     def _entry(self) -> Callable[..., None]:
-        """A call's function: the native entry itself where nothing is left to check."""
+        """The function that a call runs: the native entry itself if nothing is left to check."""
         if self.native is None:
             return self._refuse
         derived = any(as_int(d) is None and not isinstance(d, Var) for p in self._params for d in p.shape)
@@ -346,7 +346,7 @@ class BuiltFunction(Called):
         return self._raising(entry) if external.calls_python(self.func.body) else entry
 
     def _raising(self, entry: Callable[..., None]) -> Callable[..., None]:
-        """A call that raises what Python functions in the program have raised."""
+        """A wrapper of the entry that re-raises exceptions of Python functions called by the program."""
 
         def call(*arrays: Any) -> None:
             entry(*arrays)
@@ -360,7 +360,7 @@ class BuiltFunction(Called):
         )
 
     def _within_bounds(self, *arrays: Any) -> None:
-        """Call, and raise CallError for the first access that was out of bounds."""
+        """Run the checking version, and raise CallError for the first access that was out of bounds."""
         if len(arrays) != len(self._params):
             names = ", ".join(p.name for p in self._params)
             raise CallError("wrong number of arguments", where=self.func.name, expected=names, got=len(arrays))
@@ -377,7 +377,7 @@ class BuiltFunction(Called):
             )
 
     def _checked(self, *arrays: Any) -> None:
-        """Call after numbers were made arrays, and dimensions that are expressions compared with what they must be."""
+        """Run after converting numbers to arrays and checking dimensions that are expressions."""
         values: dict[Var, Expr] = {}
         arguments = arrays
         if self._views and len(arrays) == len(self.func.params):
@@ -403,7 +403,8 @@ class BuiltFunction(Called):
         self.native(*arrays, *(np.empty((0, as_int(values[v]) or 0), np.bool_) for v in self._said if v in values))
 
     def _outside(self, arrays: Sequence[Any], values: dict[Var, Expr]) -> tuple[Outside, ...]:
-        """The accesses that sizes and numbers do not prove to be inside. Raises CallError for what is outside."""
+        """The accesses that sizes and numbers do not prove to be inside. Raises CallError for those proven to be
+        outside."""
         numbers = {b: x for b, x in zip(self.func.params, arrays, strict=True) if not b.shape}
         scalars = {v: const(as_numpy(numbers[b], b.name).item(), b.dtype) for b, v in self._sizes.scalars}
         values = values | scalars
@@ -418,7 +419,7 @@ class BuiltFunction(Called):
         return result
 
     def _out_of_bounds(self, outside: Outside) -> CallError:
-        """An access that would be outside, with the numbers of its index."""
+        """The error for an access that would be outside, with the values of its index."""
         a = outside.access
         needs = "" if requirement(a) is None else f", which needs {needed(a)}"
         return CallError(
@@ -429,7 +430,7 @@ class BuiltFunction(Called):
         )
 
     def _refuse_outside(self, outside: Iterable[Outside]) -> None:
-        """Raises CallError for all of these."""
+        """Raise CallError listing all these accesses."""
         problems = Problems()
         for each in outside:
             problems.add(self._out_of_bounds(each))
@@ -459,7 +460,7 @@ def _views(func: PrimFunc, tensors: Mapping[str, te.Tensor]) -> tuple[te.Tensor 
 
 
 def _scalar(param: Buffer, value: Any) -> Any:
-    """A number as an array without dimensions; arrays as they are."""
+    """A number as an array without dimensions; an array unchanged."""
     if hasattr(value, "__dlpack__") and hasattr(value, "shape") and not isinstance(value, np.generic):
         return value
     kind = param.dtype

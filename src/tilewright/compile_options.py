@@ -25,10 +25,10 @@ class CompileOptions:
     """The keyword arguments of `tw.compile`, whose docstring (parts/entry.py) explains them, and two more:
 
     products: "all" multiplies products of any values in `precision`, "weights" those with weights alone.
-    memory: bounds the temporaries of a call: bytes, or a share of what they take otherwise ("0.5x"), or "auto", as
-        little as costs hardly any time; values are computed again rather than kept. None: no bound.
+    memory: bounds the temporaries of a call by recomputing values: bytes, or a share of the unbounded size ("0.5x"), or
+        "auto", the least that costs hardly any time. None: no bound.
 
-    Raises ModelError for values that are none, CallError for a number of threads that is none.
+    Raises ModelError for invalid values, CallError for an invalid number of threads.
     """
 
     threads: int = 1
@@ -70,6 +70,6 @@ class CompileOptions:
 
     @property
     def passes(self) -> Options:
-        """The choices that passes obey."""
+        """The options that passes read."""
         compilers = tuple(self.compilers)
         return Options(self.precision, self.fast, self.products, self.memory, compilers, self.flush_denormals)

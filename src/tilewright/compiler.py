@@ -1,4 +1,4 @@
-"""The compiler: every pass by name, in order, but for those of `transform/passes/`, which state their own place.
+"""The compiler: the order of all passes, except those of `transform/passes/`, which state their own places.
 
 model --import--> Graph --graph_passes--> Graph --split prepare--> prepare + run --PREPARE_PASSES, RUN_PASSES-->
       --fuse--> groups --lower--> PrimFunc --plan--> scheduled --loop_passes--> flat loops --emit--> LLVM text
@@ -142,7 +142,8 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
 
 
 def _file(model: Any, example: Any, options: CompileOptions, log: PassLog) -> ModelFile | None:
-    """The file that a model is, where its import depends on nothing else but stated sizes and may be left out."""
+    """The model's file, if its import depends only on the file and stated sizes, so that it may be skipped; else
+    None."""
     watched = log.level or log.wants_all or options.require_records or collecting.active() is not None
     others = (example, options.params, options.state, options.ragged)
     if watched or options.machine.accelerator or any(x is not None for x in others) or not is_onnx_file(model):
@@ -153,7 +154,7 @@ def _file(model: Any, example: Any, options: CompileOptions, log: PassLog) -> Mo
 
 
 def _known(file: ModelFile, options: CompileOptions) -> Program | None:
-    """The program of a file from the cache, without an import, if the file was compiled before."""
+    """The program of a file that was compiled before, from the cache and without an import; else None."""
     known, target, choices = file.known(), options.machine, options.passes
     if known is None:
         return None
@@ -171,7 +172,7 @@ def _known(file: ModelFile, options: CompileOptions) -> Program | None:
 
 
 def _with_fixed_scales(read: Imported) -> Imported:
-    """A model for an accelerator, whose programs depend on its scales."""
+    """The model with quantisation scales as constants, since an accelerator's programs depend on them."""
     from tilewright.transform.graph.vta import fixed_scales  # of rooms that few compiles need
 
     graph, weights = fixed_scales(read.graph, read.weights)
@@ -179,7 +180,7 @@ def _with_fixed_scales(read: Imported) -> Imported:
 
 
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded: bool) -> Imported:
-    """A model whose caches its caller keeps."""
+    """The model with these caches kept in a state by its caller."""
     interface, graph = read.interface, read.graph
     inputs = interface.inputs or tuple(v.name for v in graph.inputs)
     result = with_state(graph, inputs, interface.outputs or tuple(v.name for v in graph.outputs), pairs, coded)
@@ -188,7 +189,7 @@ def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded:
 
 
 def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
-    """A model whose sequences are packed."""
+    """The model for packed sequences of different lengths."""
     interface = read.interface
     if interface.state is not None:
         raise ModelError("a model that keeps state takes no ragged batches", where=read.graph.name)
@@ -202,7 +203,7 @@ def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
 
 
 def _called(model: Any) -> str:
-    """A model in the log: its path, or its kind."""
+    """The name of a model in the log: its path, or its kind."""
     is_path = isinstance(model, str | Path) and "\n" not in str(model)
     return str(model) if is_path else type(model).__name__
 
@@ -266,7 +267,7 @@ CPU_ALONE = frozenset(
         "choose algorithms",
     )
 )
-"""Passes that make what CPUs' plans ask for."""
+"""Passes that rewrite graphs for the plans of CPUs only."""
 
 FOR_TIME = frozenset(
     (
@@ -274,12 +275,12 @@ FOR_TIME = frozenset(
         *("choose algorithms", "assign layouts"),
     )
 )
-"""Passes that take memory for time: they lead to weights in other layouts, or times a scale, of which machines with
-little of it would hold copies."""
+"""Passes that trade memory for time: they make copies of weights in other layouts or scaled, which machines with little
+memory cannot hold."""
 
 
 def _all(passes: Sequence[tuple[str, Callable[[Graph], Graph]]], graph: Graph) -> Graph:
-    """The graph after all these passes."""
+    """The graph after all these passes, applied in order."""
     for _, function in passes:
         graph = function(graph)
     return graph
@@ -330,7 +331,8 @@ def compile_graph(
     *,
     require_records: bool = False,
 ) -> Program:
-    """A graph and its weights to a program that the runtime can run, decided by tuning records where there are any.
+    """Compile a graph and its weights to a program that the runtime can run, following tuning records where there are
+    any.
 
     Raises RecordError if `require_records` and something was decided by an estimate.
     """
@@ -346,8 +348,8 @@ def compile_graph(
 
 
 def passed(graph: Graph, target: Target, options: Options = DEFAULTS, records: Records = "auto") -> Graph:
-    """The graph after all passes over the whole of it. What is cut after them, and compiled part by part, has the
-    layouts of the whole: one part reads what another has written as it lies."""
+    """The graph after all whole-graph passes. What is cut after them, and compiled part by part, has the layouts of the
+    whole: one part reads what another has written as it lies."""
     with advised(lookup(stores(records), target), False):
         return run_passes(graph, graph_passes(target, options), graph_stage(), PassLog(f"passes {graph.name}"))
 
@@ -372,7 +374,7 @@ def _source(graph: Graph, weights: Weights, interface: Interface) -> Source:
 
 
 def _compile(source: Source, target: Target, log: PassLog, options: Options) -> Program:
-    """A source's program, from the cache if it was compiled before."""
+    """The program of a source, from the cache if it was compiled before, else compiled now."""
     if log.dumps:
         check_names(log, [name for names in pass_names(target, options).values() for name in names])
     retained = ProgramCache(source.workload(), target, options)
@@ -392,7 +394,8 @@ def _compile(source: Source, target: Target, log: PassLog, options: Options) -> 
 def _rebuilt(
     source: Callable[[], Source], target: Target, options: Options
 ) -> Callable[[Iterable[RecordUse]], Program]:
-    """How a program from the cache is made anew by the records that it was made with, for texts that are not stored."""
+    """A function that makes a cached program again with the records that it was made with, for texts that are not
+    stored."""
     settings = forced_settings()
 
     def rebuilt(known: Iterable[RecordUse]) -> Program:
@@ -410,7 +413,7 @@ def _with_weights(program: Program, weights: Weights, source: Callable[[], Sourc
 
 
 def _collected(structure: str, target: Target) -> AbstractContextManager[Context | None]:
-    """A context in which decisions are listed if they are collected and were not before; None otherwise."""
+    """A context that lists decisions, if they are to be collected and were not collected before; else None."""
     collector, outer = collecting.active(), current()
     if collector is None or (outer is not None and (outer.forced or outer.listing)):  # a tuner's candidates
         return nullcontext()
@@ -420,7 +423,7 @@ def _collected(structure: str, target: Target) -> AbstractContextManager[Context
 
 
 def _build(source: Source, target: Target, log: PassLog, options: Options) -> Program:
-    """The program of a source, without weights."""
+    """Compile the program of a source, without weights."""
     stage = graph_stage()
     names = source.names
     graph = run_passes(source.graph, graph_passes(target, options), stage, log)
@@ -456,7 +459,7 @@ def _build(source: Source, target: Target, log: PassLog, options: Options) -> Pr
 def _recomputed(
     part: Part, names: Interface, target: Target, budget: str | int
 ) -> tuple[tuple[Call, ...], Mapping[Value, Place]]:
-    """The calls of a program within a budget of memory, and where values stand."""
+    """The calls of a program with values recomputed to fit a memory budget, and the places of its values."""
     from tilewright.transform.recompute import recompute  # which few compiles need
 
     graph = part.graph
@@ -485,7 +488,7 @@ def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _named(interface: Interface) -> set[str]:
-    """The symbols that an interface names."""
+    """The symbols that an interface refers to."""
     ragged, state = interface.ragged, interface.state
     rows = () if state is None else (name for _, names in state.rows for name in names)
     return {divided(name)[0] for name in (*rows, *(() if ragged is None else (ragged.rows,)))}
@@ -501,14 +504,14 @@ def _rooms(graph: Graph, inputs: Sequence[str]) -> tuple[RoomSpec, ...]:
 
 
 def _past_caches(split: SplitGraph, target: Target) -> int | None:
-    """From how many bytes on packed weights are written past the caches: a store keeps several versions of them, so
-    that memory to be written is in no cache, and what fills a good part of one would drive out what is."""
+    """The size in bytes from which on packed weights are written with stores that bypass the caches: a store keeps
+    several versions of them, so that the memory to be written is not cached, and writing it would evict useful data."""
     packed = sum(v.known_bytes for v in split.prepare.outputs)
     return 0 if packed >= target.l3 // PAST_CACHES else None
 
 
 PAST_CACHES = 2
-"""Packed weights that would fill one such part of the last cache are written past it."""
+"""Packed weights larger than the last cache divided by this number are written past it."""
 
 
 def _read_deferred(run: Graph, target: Target) -> int | None:
@@ -518,7 +521,7 @@ def _read_deferred(run: Graph, target: Target) -> int | None:
 
 
 def _exported(dialect: str, source: Callable[[], Source]) -> str:
-    """A graph for another compiler, by rooms that few compiles need."""
+    """The text of a graph for another compiler, made by a package that few compiles need."""
     from tilewright.codegen.linalg import linalg_text
     from tilewright.codegen.stablehlo import stablehlo_text
 
@@ -527,7 +530,7 @@ def _exported(dialect: str, source: Callable[[], Source]) -> str:
 
 
 def _with_created(prepare: Graph, created: tuple[Node, ...]) -> Graph:
-    """`prepare`, giving what these nodes compute too."""
+    """The `prepare` graph that also computes these nodes as outputs."""
     outputs = tuple(n.output for n in created if n.op != "constant")
     return replace(prepare, nodes=(*prepare.nodes, *created), outputs=(*prepare.outputs, *outputs))
 

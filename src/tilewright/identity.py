@@ -1,4 +1,4 @@
-"""The identity of what this compiler makes: all that kept objects and programs depend on, put together in one place.
+"""Keys of cached objects and programs: everything that they depend on, put together in one place.
 
 What the compiler makes is a function of these and of nothing else:
 
@@ -92,13 +92,13 @@ def identity(
 
 @cache
 def code_version() -> str:
-    """A digest of the compiler's own source: what one version compiled, another does not find."""
+    """A digest of the compiler's own source: objects compiled by another version are not found."""
     return stored_digest(Path(__file__).parent)
 
 
 @cache
 def import_version() -> str:
-    """A digest of the marks of all of this package's source, on which it depends what a model's file is read as."""
+    """A digest of the marks of all of this package's source files, on which the import of a model's file depends."""
     return marked_digest(Path(__file__).parent)
 
 
@@ -149,7 +149,8 @@ def llvm_version() -> str:
 
 
 def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
-    """A digest of a package's files without these folders, but with those that are related, and of their names."""
+    """A digest of the names and contents of a package's files, without the folders in `unrelated` but with
+    `RELATED`."""
     digest = blake2b(digest_size=16)
     for name in sorted((name for name, _ in _counted(root, unrelated)), key=lambda name: name.split("/")):
         with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
@@ -160,7 +161,7 @@ def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
 
 
 def _counted(root: Path, unrelated: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """The Python files of a package that are digested: their names from there, and their marks."""
+    """The Python files of a package that are digested, by relative name, with their stat results."""
     for name in RELATED if unrelated else ():
         with suppress(FileNotFoundError):
             yield name, os.stat(f"{root}/{name}")

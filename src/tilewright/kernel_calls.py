@@ -50,10 +50,10 @@ def compile_part(
     """The kernels of a graph and the order of their calls.
 
     Args:
-        past_caches: from how many bytes on outputs are written past the caches; None: none are.
-        away: the level from which each call reads the weights; None: their size tells.
+        past_caches: the size in bytes from which on outputs are written past the caches; None: none are.
+        away: the memory level from which each call reads the weights; None: as their size implies.
         forks: threads may make different calls at the same time.
-        used_names: names that no other value may have; None: the graph is a body, whose kernels share no numbers.
+        used_names: names that are taken already; None: the graph is a body, whose kernels share no numbers.
     """
     inside = partial(absorbs, target=compiler.target, away=away)
     graph, groups, where, created = _grouped(graph, name, compiler.target, inside, log, used_names)
@@ -79,7 +79,8 @@ def compile_part(
     expect(len(kernels))
 
     def noted(kernel: KernelCall) -> KernelCall:
-        """A GPU's kernels write over no operand, and know nothing of a CPU's caches."""
+        """The call without a CPU's notes, for a GPU: its kernels overwrite no operands and do not depend on a CPU's
+        caches."""
         if compiler.target.gpu is not None:
             return kernel
         return with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target)
@@ -128,7 +129,7 @@ def _grouped(
 
 
 def _region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:
-    """The calls of a loop or a branch. `path` is how its kernels' names begin."""
+    """The calls of a loop or a branch. `path` is the prefix of its kernels' names."""
     names = names_of(graph)
     while any(name.startswith(path) for name in names):
         path += "_"

@@ -1,6 +1,7 @@
-"""Kernels: plan, lower, emit, optimise, with the objects kept on disk by the unscheduled functions' keys.
+"""Kernels: planned, lowered, emitted and optimised; their objects are cached on disk by the keys of the unscheduled
+functions.
 
-LLVM's part of the work is given to a `Background`, so that the next kernel is planned meanwhile.
+LLVM's part of the work runs in a `Background`, so that the next kernel is planned meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ MAX_ENTRY_LINES = 6000
 
 
 class KernelTexts:
-    """The stages of one kernel as text, made when asked."""
+    """The stages of one kernel as text, each made on request."""
 
     def __init__(
         self, func: PrimFunc, target: Target, prefetch: WeightPrefetch | None = None, log: PassLog | None = None
@@ -98,8 +99,8 @@ class KernelTexts:
 
 
 Facts = tuple[tuple[Workspace, ...], tuple[Var, ...], bool, int]
-"""The facts of a compiled kernel for its caller: workspaces, symbols; whether one thread runs it, and estimated
-cycles."""
+"""The facts about a compiled kernel that its caller needs: workspaces, symbols, whether one thread runs it, and
+estimated cycles."""
 
 SHARED_KERNELS = {1: 12, 2: 3}
 """Missing kernels from which on one copy of the process, or two and more, help. A copy costs 50 ms, most of it pages
@@ -109,8 +110,8 @@ LLVM's thread has the second one, so that a copy must save more."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A kernel that is asked for: its name in the cache, a digest of all that it depends on, the unscheduled function,
-    what it prefetches and for which machine."""
+    """A request for a kernel: its name in the cache, a digest of all that it depends on, the unscheduled function, the
+    weights that it prefetches, and the machine."""
 
     name: str
     func: PrimFunc
@@ -119,12 +120,12 @@ class Asked:
 
     @property
     def symbol(self) -> str:
-        """The name in object code."""
+        """The kernel's name in object code."""
         return f"tw_{self.name}"
 
     @property
     def canonical(self) -> dict[Var, Var]:
-        """The symbols as they are called in the cache."""
+        """The function's symbols mapped to their canonical names in the cache."""
         return {s: s.renamed(f"s{i}") for i, s in enumerate(self.func.symbols)}
 
 
@@ -160,7 +161,7 @@ class KernelCompiler:
         return Asked(name, func, prefetch, target)
 
     def asked_by(self, call: KernelCall) -> Asked:
-        """The kernel that a call needs."""
+        """The request for the kernel that a call needs."""
         return self.asked(call.func, call.prefetch, call.on(self.target))
 
     def compiled(self, call: KernelCall, asked: Asked) -> KernelCall:
@@ -174,7 +175,7 @@ class KernelCompiler:
         return call
 
     def compile(self, asked: Asked) -> CompiledKernel:
-        """The kernel that is asked for; its object may come later."""
+        """Compile the requested kernel; its object may be finished later."""
         canonical, work = asked.canonical, (operations(asked.func), traffic(asked.func))
         result = self._cached(asked)
         done = None if result is None else _decode(*result, asked.symbol, canonical, work)
@@ -219,14 +220,15 @@ class KernelCompiler:
                 self._known[jobs[k].name] = result
 
     def _cached(self, asked: Asked) -> tuple[bytes, Callable[[], bytes]] | None:
-        """The header and the object of a kernel that was compiled before, now or in another process."""
+        """The header and the object of a kernel from the cache, filled by this process or another one; None if it is
+        missing."""
         entry = self._known.get(asked.name)
         if entry is None and not self.log.wants_all and self.log.level < LOOPS_SHOWN:
             entry = _split(self.store.get(f"kernel-{asked.name}"))
         return entry
 
     def _compiled(self, asked: Asked) -> tuple[bytes, Callable[[], bytes], Facts]:
-        """The header and the object of a kernel that is compiled now, and what the header says."""
+        """Compile a kernel now: its header, its object, and the facts in the header."""
         texts = KernelTexts(asked.func, asked.target, asked.prefetch, self.log)
         flat = replace(texts.flat, name=asked.symbol)
         facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)
@@ -238,7 +240,7 @@ class KernelCompiler:
         return header, self.background.submit(self._llvm(asked, header, text, external.own_texts(flat.body))), facts
 
     def entry(self, text: str) -> Callable[[], bytes]:
-        """The object of a program's entry, which may come later."""
+        """The object of a program's entry; it may be finished later."""
         name = f"entry-{identity(text, self.target, extensions=plugins.digests())}"
         done = self.store.get(name)
         if done is not None:
@@ -308,12 +310,12 @@ def _encode(
 
 
 def _entry(header: bytes, code: bytes) -> bytes:
-    """The cache's entry for a kernel."""
+    """The cache entry for a kernel, from its header and its code."""
     return struct.pack("<I", len(header)) + header + code
 
 
 def _split(entry: bytes | None) -> tuple[bytes, Callable[[], bytes]] | None:
-    """The header and the object of an entry; None when it is not one of ours."""
+    """The header and the object in a cache entry; None if the entry is malformed."""
     if entry is None or len(entry) < 4:
         return None
     (length,) = struct.unpack_from("<I", entry)
@@ -327,7 +329,7 @@ def _decode(
     canonical: Mapping[Var, Var],
     work: tuple[Work | None, Work | None],
 ) -> CompiledKernel | None:
-    """None when the header is not one of ours."""
+    """The kernel that a header describes; None if the header is malformed."""
     try:
         facts = json.loads(header)
         names = {s.name: original for original, s in canonical.items()}
@@ -341,7 +343,7 @@ def _decode(
 
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:
-    """The size as text over canonical names, in this function's symbols."""
+    """A size written as text over canonical names, in this function's symbols."""
     from tilewright.ir.parser import parse_expr  # which kernels that are compiled do without
 
     canonical = {v.renamed(name): v for name, v in names.items()}

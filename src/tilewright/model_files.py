@@ -28,13 +28,13 @@ from tilewright.support.errors import Error
 
 Array = np.ndarray[Any, Any]
 LARGEST = WALKED
-"""Bytes of a file from which on it is imported anew: its elements stay in the file until they are read to where a model
-can keep them, and packing them takes longer than its nodes do."""
+"""Files from this many bytes on are always imported: their elements stay in the file until they are packed, which takes
+longer than importing their nodes."""
 NODE = 1 << 15
-"""Bytes whose digest takes as long as the import of a node, 30 us on a Zen 5 (2026-11-30): with more of them for each
-node, an import is as quick."""
+"""The number of bytes whose digest takes as long as the import of a node, 30 us on a Zen 5 (2026-11-30): for files with
+more bytes for each node, an import is as quick."""
 DERIVED = 1 << 20
-"""Bytes of weights, computed by the import, that an entry may have."""
+"""The most bytes of weights computed by the import that an entry may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ModelFile:
         return ModelFile(path, f"file-{blake2b(inputs.encode(), digest_size=16).hexdigest()}")
 
     def known(self) -> Known | None:
-        """The entry, if it is of the bytes that the file has now."""
+        """The entry, if it was made from the file's present bytes."""
         entry = ObjectCache().get(self.key)
         if entry is None:
             return None
@@ -94,8 +94,8 @@ class ModelFile:
 
     @staticmethod
     def wants(data: bytes, nodes: int) -> bool:
-        """Whether a file of these bytes and so many nodes is to have an entry: nothing but the bytes was read, and an
-        import takes longer than their digest."""
+        """Whether a file with these bytes and number of nodes should have an entry: the import read nothing else, and
+        takes longer than a digest of the bytes."""
         return 0 < len(data) <= NODE * nodes and b"location" not in data
 
     def put(self, data: bytes, workload: str, weights: Mapping[str, Array]) -> None:

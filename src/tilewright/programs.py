@@ -1,4 +1,4 @@
-"""Programs kept on disk: a model that was compiled before is read, not laid out, fused and lowered again.
+"""Programs cached on disk: a model that was compiled before is read back instead of being compiled again.
 
 The workload is the graph's structure with those of its names that users see, not any weight's value (`identity` says
 what else is in the key). The entry holds the manifest, the objects, the graph and the
@@ -33,14 +33,14 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 TEXTS = ("graph", "loops", "schedule", "llvm", "asm")
-"""The texts that `Model.show` has of a program that was just compiled."""
+"""The texts that `Model.show` can give for a program that was just compiled."""
 
 
 OWN_TEXTS = ("graph", "sizes")
-"""The texts that stand in the entry itself."""
+"""The texts that are stored in the entry itself."""
 
 TRACES = 8
-"""Answers of different sets of records that are kept for one graph."""
+"""The number of record answer sets that are kept for one graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Source:
     weights: Mapping[str, np.ndarray[Any, Any]]
 
     def workload(self) -> str:
-        """The graph and its names as text that tells them from any other."""
+        """A text of the graph and its names that is different for any other graph."""
         graph, names = self.graph, self.names
         values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
         seen = [
@@ -120,8 +120,8 @@ class ProgramCache:
         self._store = store or ObjectCache()
 
     def get(self, build: Callable[[Sequence[RecordUse]], Program]) -> Program | None:
-        """The program, without weights, or None. `build` makes it again, by the same records, for texts that are not
-        kept."""
+        """The program, without weights; None if it is not in the cache. `build` makes it again with the same records,
+        for texts that are not stored."""
         context = current()
         if context is not None and context.listing:
             return None
@@ -150,7 +150,7 @@ class ProgramCache:
             self._remember(context.advisor.stamp, answers)
 
     def _answers(self, advisor: Advisor) -> dict[str, str] | None:
-        """The records' answers to all that this graph asks, by its name; None if that is not known."""
+        """The records' answers to all questions that this graph asks, by name; None if these are not known."""
         stamp = advisor.stamp
         for then, answers in self._traces():
             if stamp and stamp == then:

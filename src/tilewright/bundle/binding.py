@@ -1,4 +1,4 @@
-"""The outside of a bundle: names, sizes, and where everything stands in the caller's memory.
+"""The interface of a bundle: names, sizes, and the layout of the caller's memory.
 
     weights       [w0 | w1 | ...]                      the file, or in the object; each at a multiple of 64
     constants     [address of the weights | packed weights]                       written by `prepare`
@@ -24,13 +24,13 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import Problems, UnsupportedError
 
 ALIGNMENT = 64
-"""Bytes at a multiple of which all memory of the caller begins that is no input or output."""
+"""The alignment in bytes of the caller's memory blocks, other than inputs and outputs."""
 MAX_BYTES = 1 << 40
-"""Bytes of any part of the caller's memory."""
+"""The most bytes of any block of the caller's memory."""
 MAX_EXTENT = (1 << 31) - 1
-"""The end of a symbol's range that is not stated."""
+"""The upper bound of a symbol that states none."""
 HEADER = 64
-"""Bytes before the packed weights, and before the caches of a state."""
+"""Bytes of the header before the packed weights, and before the caches of a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class Array:
 
     Args:
         name: as the model calls it.
-        identifier: as the languages do.
+        identifier: its name in C, C++, Rust and JavaScript.
         shape: numbers and names of dimensions, as texts for people where they are computed.
-        elements: how many there are at most.
+        elements: the largest number of elements.
         slot: its number in the table of `tw_run`.
     """
 
@@ -58,13 +58,13 @@ class Array:
 
     @property
     def is_open(self) -> bool:
-        """Whether its size depends on a dimension."""
+        """Whether its size depends on a symbolic dimension."""
         return any(isinstance(d, str) for d in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A raw weight and where it begins in the weights."""
+    """A raw weight and its offset in the weights."""
 
     spec: ParamSpec
     identifier: str
@@ -73,7 +73,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A dimension that a call names."""
+    """A dimension that a call passes."""
 
     spec: SymbolSpec
     identifier: str
@@ -82,8 +82,8 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The caches: `capacity` rows each, at `offsets` in memory of `nbytes`; `room` and `length` are the numbers of the
-    symbols that say for how many rows there is memory and how many there are."""
+    """The caches of a state: `capacity` rows each, at `offsets` in memory of `nbytes`; `room` and `length` are the
+    indices of the symbols for the number of rows that fit and the number present."""
 
     caches: tuple[Array, ...]
     offsets: tuple[int, ...]
@@ -95,7 +95,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Where the parts of a call's memory begin."""
+    """The offsets of the parts of a call's memory."""
 
     offsets: tuple[int, ...]
     slots: int
@@ -131,7 +131,7 @@ class Binding:
 
     @property
     def keeps_weights(self) -> bool:
-        """Whether calls read some weights where they are, so that these must stay."""
+        """Whether calls read some raw weights in place, so that the caller must keep their memory."""
         return any(p.alias is not None for p in self.manifest.packed)
 
     @property
@@ -141,7 +141,7 @@ class Binding:
 
     @property
     def extents(self) -> tuple[str, ...]:
-        """Numbers that a call tells: of rows of outputs whose sizes data decides."""
+        """The names of numbers that a call returns: the rows of outputs whose sizes data decides."""
         return self.manifest.extents
 
 
@@ -158,13 +158,13 @@ def binding_of(
     pointer: int,
     compact: bool = False,
 ) -> Binding:
-    """How a program is called.
+    """The interface of a program's bundle.
 
     Args:
         sizes: bounds of what `tw_shapes` gives.
-        rows: for how many rows there shall be memory where nothing bounds them: those of a state, those of rooms.
+        rows: the number of rows to plan memory for where nothing bounds them (those of a state, those of rooms).
         pointer: bytes of an address.
-        compact: whether memory ends where its last part does: no kernel writes whole vectors.
+        compact: whether memory needs no padding at its end, since no kernel writes whole vectors.
 
     Raises UnsupportedError that lists all that keeps the program from being called without Tilewright.
     """
@@ -233,7 +233,7 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
 
 
 def _symbol(m: Manifest, name: str) -> int:
-    """The number of the symbol that is the first dimension of an input."""
+    """The index of the symbol that is the first dimension of an input."""
     first = next(i.shape[0] for i in m.inputs if i.name == name)
     return next(k for k, s in enumerate(m.symbols) if s.name == first)
 
@@ -271,7 +271,8 @@ def _weights(m: Manifest, names: Names) -> tuple[tuple[Weight, ...], int]:
 
 
 def _packed(m: Manifest) -> tuple[tuple[int, ...], int]:
-    """Where packed weights stand in the constants; what is read where it is stands in the weights instead."""
+    """The offsets of packed weights in the constants, and their total size; weights that are read in place are not
+    among them."""
     offsets, at, raw, begin = [], HEADER, {p.name: k for k, p in enumerate(m.params)}, 0
     starts = []
     for spec in m.params:
@@ -287,7 +288,8 @@ def _packed(m: Manifest) -> tuple[tuple[int, ...], int]:
 
 
 def _activations(m: Manifest, offsets: Sequence[int], arena: int, pointer: int, to: int) -> Activations:
-    """Where parts stand after temporaries of `arena` bytes; the table of slots and the end are at multiples of `to`."""
+    """The offsets of the parts after temporaries of `arena` bytes; the table of slots and the end are multiples of
+    `to`."""
     slots = _up(arena, to)
     dims = _up(slots + (m.run_slots + 1) * pointer, 16)
     sizes = _up(dims + 8 * (len(m.symbols) + 1), 16)

@@ -12,7 +12,7 @@ from tilewright.ir.dtype import bf16, f16
 
 
 def numbers(binding: Binding) -> dict[str, int]:
-    """The numbers that a caller must know, by names that all languages use after the program's own."""
+    """The numbers that a caller must know, by the names that they have in all languages after the program's own."""
     result = {
         "ALIGNMENT": ALIGNMENT,
         "WEIGHTS_BYTES": binding.weight_bytes,
@@ -214,5 +214,5 @@ target_link_libraries({n} INTERFACE {" ".join(link)})
 
 
 def objects_of(files: str) -> list[str]:
-    """Paths of objects as CMake takes them."""
+    """Paths of objects in the form that CMake takes."""
     return [f'"{f}"' for f in files.split(";")]

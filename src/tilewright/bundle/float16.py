@@ -1,4 +1,4 @@
-"""Conversions of f16 for machines without instructions for them, as functions that LLVM's code calls there.
+"""Software conversions of f16, which LLVM's code calls on machines without instructions for them.
 
 The compiler's own library has them on some machines only: WebAssembly has no such library, RISC-V's before GCC 13 lacks
 them.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from tilewright.targets.abi import passes_float16_in_float_registers
 
 NAMES = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
-"""To f32, of f32, of f64."""
+"""The names of the functions that convert f16 to f32, f32 to f16 and f64 to f16."""
 
 
 def calls_float16_conversions(objects: Mapping[str, bytes]) -> bool:

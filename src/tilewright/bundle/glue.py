@@ -17,7 +17,7 @@ from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, V
 from tilewright.runtime.limits import CONTROL, ENDLESS, MAX_ITERATIONS
 
 OK, BAD_SIZE, BAD_ALIGNMENT, FULL = 0, 1, 2, 3
-"""The values that functions return, beside `ENDLESS` (4)."""
+"""The values that a bundle's functions return, besides `ENDLESS` (4)."""
 STATUS = {
     "OK": (OK, "all was done"),
     "BAD_SIZE": (BAD_SIZE, "a dimension is out of its range, or sizes do not fit each other; nothing was done"),
@@ -53,7 +53,7 @@ def parameters(binding: Binding) -> list[tuple[str, str]]:
 
 
 class _Slots:
-    """Writes a table of addresses."""
+    """Writes a table of slot addresses."""
 
     def __init__(self, f: Function, table: Value, pointer: int) -> None:
         self.f, self.table, self.pointer = f, table, pointer
@@ -76,7 +76,7 @@ def _check_alignment(f: Function, places: Sequence[Value]) -> None:
 
 
 def _tables(m: Module, binding: Binding) -> None:
-    """The bounds on what `tw_shapes` may give."""
+    """Define the constant tables of bounds on the results of `tw_shapes`."""
     if binding.manifest.symbols and binding.limits:
         words = ", ".join(f"i64 {n}" for n in binding.limits)
         m.raw("tw_limits", f"@tw_limits = internal constant [{len(binding.limits)} x i64] [{words}], align 16")
@@ -142,7 +142,7 @@ def _run(m: Module, binding: Binding, pointer: int) -> None:
 
 
 def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
-    """Write the dimensions down, and refuse those that are out of range or that make something too large."""
+    """Write down the dimensions of a call; return an error if one is out of range or makes a block too large."""
     manifest = binding.manifest
     for size in binding.sizes:
         value = arguments[size.identifier]
@@ -174,7 +174,7 @@ def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Val
 
 
 def _rows(f: Function, binding: Binding, arguments: dict[str, Value]) -> Value:
-    """How many rows a call appends to the state."""
+    """The number of rows that a call appends to the state."""
     assert binding.manifest.state is not None
     values: dict[str, Value] = {}
     for size in binding.sizes:
@@ -206,7 +206,7 @@ def _fill(f: Function, binding: Binding, arguments: dict[str, Value], slots: _Sl
 
 
 def _finish(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
-    """Tell the extents that data has decided, and count the rows of the state."""
+    """Return the extents that data has decided, and update the number of rows of the state."""
     manifest, places = binding.manifest, binding.activations
     result = arguments["activations"] + places.extents
     for k in range(len(binding.extents)):
@@ -221,7 +221,8 @@ def _finish(f: Function, binding: Binding, arguments: dict[str, Value], dims: Va
 
 
 def _poll(m: Module) -> None:
-    """`tw_poll`: all iterations that a call may make at once, and then no more (`runtime/limits.py`)."""
+    """Define `tw_poll`, which grants a loop all iterations that a call may make at once, and then none
+    (`runtime/limits.py`)."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)], local=True) as (f, (control, spent)):
         left = control[CONTROL.limit] - spent
         with f.when(left <= 0):

@@ -22,7 +22,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class Names:
-    """Gives out identifiers for arguments, and upper-case ones for numbers."""
+    """Assigns unique identifiers to arguments, and upper-case ones to constants."""
 
     def __init__(self, program: str) -> None:
         self._arguments = Identifiers({*RESERVED, *_CPP.split(), *_RUST.split(), *_OURS.split(), program})

@@ -1,4 +1,4 @@
-"""Bounds of what a program's `tw_shapes` gives: bytes of its temporaries and dimensions of its outputs."""
+"""Upper bounds of the results of a program's `tw_shapes`: bytes of its temporaries and dimensions of its outputs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tilewright.support.errors import UnsupportedError
 
 
 class Sizes:
-    """The expressions of one program, from its text of them: one a line, in the order of `tw_shapes`."""
+    """The size expressions of a program, parsed from text with one a line, in the order of `tw_shapes`."""
 
     def __init__(self, manifest: Manifest, text: str | None) -> None:
         self.manifest = manifest
         self.text = text
 
     def bounds(self, most: Sequence[int]) -> list[int]:
-        """The greatest value of each for symbols up to these.
+        """The greatest value of each expression for symbols up to these bounds.
 
-        Raises UnsupportedError where that is not known.
+        Raises UnsupportedError if a bound cannot be found.
         """
         m = self.manifest
         stated = [t.nbytes for t in m.run_temps] + [

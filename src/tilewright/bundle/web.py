@@ -41,7 +41,7 @@ MATH = (
         "exp2f": "(x) => Math.fround(Math.pow(2, x))",
     }
 )
-"""Functions of libm by what JavaScript has for them."""
+"""The functions of libm that JavaScript has, with their JavaScript text."""
 
 
 def array_type(array: Array) -> str:
@@ -132,7 +132,7 @@ _CLOSE = """\
 
 
 def _memory(binding: Binding, embedded: bool) -> dict[str, int]:
-    """The parts of memory that JavaScript places, and their bytes."""
+    """The blocks of memory that JavaScript places, and their bytes."""
     parts = {"weights": 0 if embedded else binding.weight_bytes, "constants": binding.constant_bytes}
     parts |= {"workspace": binding.workspace_bytes, "activations": binding.activations.nbytes}
     parts |= {} if binding.state is None else {"state": binding.state.nbytes}
@@ -259,7 +259,7 @@ export class Model {{
 
 
 def _count(binding: Binding, array: Array) -> str:
-    """How many elements of an output there are, of a call's sizes."""
+    """The number of elements of an output, as a JavaScript expression of a call's sizes."""
     known = {s.spec.name: f"sizes.{s.identifier}" for s in binding.sizes}
     if array.is_open and all(isinstance(d, int) or d in known for d in array.shape):
         return " * ".join(str(d) if isinstance(d, int) else known[d] for d in array.shape)

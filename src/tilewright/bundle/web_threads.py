@@ -15,9 +15,9 @@ from tilewright.bundle.binding import Binding
 from tilewright.native.wasm import PAGE, STACK
 
 ENTRIES = ("tw_worker", "tw_pool_started")
-"""Functions that a module with a pool shows beside its own."""
+"""Functions that a module with a thread pool exports besides its own."""
 OFFER = "sched_yield"
-"""The function that the pool calls to offer its core to others."""
+"""The function that the pool calls to yield its core."""
 _WAITING = "() => Number(Atomics.wait(cell, 0, Atomics.load(cell, 0), 0.02) === 'ok')"
 
 

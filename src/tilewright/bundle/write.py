@@ -36,7 +36,7 @@ ALLOWED = frozenset(
     "atan2f atan2 fmaf fma roundf round roundevenf roundeven rintf rint nearbyintf nearbyint floorf floor ceilf "
     "ceil truncf trunc sqrtf sqrt fminf fmin fmaxf fmax nextafterf nextafter lrintf lrint llrintf llrint".split()
 )
-"""The symbols of the C library that a bundle's object may need: memory's three, and functions of libm."""
+"""The symbols of the C library that a bundle's object may need: three memory functions, and functions of libm."""
 
 
 def bundle(
@@ -52,11 +52,11 @@ def bundle(
     """Write a program as files that a build without Tilewright uses, and give their paths.
 
     Args:
-        folder: where to; it is made.
+        folder: the folder to write to; it is created.
         name: how functions and files begin; the program's own if None.
         lang: the language of the header and the example; for WebAssembly it is JavaScript.
         embed: put the raw weights into the object.
-        rows: for how many rows there shall be memory where nothing bounds them: of a decoder's state, or of results
+        rows: the number of rows to plan memory for where nothing bounds them: rows of a decoder's state, or of results
             whose size data decides.
         threads: of a call; with more than one the pool is a second object, "NAME_pool.o", which programs with several
             such bundles are linked with once; for WebAssembly it is in the module, whose memory is then shared by
@@ -121,7 +121,7 @@ def _check_needs(needs: Iterable[str], allowed: Collection[str], name: str) -> N
 
 
 def _functions(binding: Binding) -> list[str]:
-    """The functions that a bundle shows."""
+    """The functions that a bundle exports."""
     return [f"{binding.name}_prepare", f"{binding.name}_run"]
 
 
@@ -136,7 +136,7 @@ def _texts(binding: Binding, lang: str, embed: bool) -> dict[str, str]:
 
 
 def described(program: Program, *, name: str | None = None, rows: int | None = None, threads: int = 1) -> Binding:
-    """How callers of a program's bundle see it."""
+    """The interface of a program's bundle, as its callers see it."""
     triple = program.manifest.target.triple
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
         raise CompileError("not a number of threads", expected=f"1 to {MAX_THREADS}", got=repr(threads))
@@ -158,7 +158,7 @@ def _text(program: Program, name: str) -> str | None:
 
 
 def raw_weights(program: Program, binding: Binding) -> bytes:
-    """The raw weights, each at its place."""
+    """The raw weights, each at its offset."""
     data = bytearray(binding.weight_bytes)
     for w in binding.weights:
         content = _dense(program.weights[w.spec.name]).tobytes()
@@ -179,7 +179,7 @@ def _objects(program: Program, binding: Binding, target: Target) -> dict[str, by
 
 
 def with_float16_conversions(objects: Mapping[str, bytes], target: Target) -> dict[str, bytes]:
-    """Objects, and the conversions of f16 that they call, where the target has no instructions for them."""
+    """The objects, and one with conversions of f16 if they call these and the target has no instructions for them."""
     if not calls_float16_conversions(objects):
         return dict(objects)
     return {**objects, "halves": compile_llvm(float16_conversions(target.triple), target, opt=1)}

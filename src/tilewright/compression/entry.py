@@ -37,9 +37,9 @@ from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 
 MIN_ZEROS = 0.5
-"""The share of a weight's zeros from which on products may leave them out."""
+"""The share of zeros in a weight from which on products that skip zeros are tried."""
 MIN_SIZE = 64
-"""Elements of a weight from which on it is compressed."""
+"""Weights with fewer elements than this are not compressed."""
 
 AUTO = tuple(
     Recipe(prune=share, stages=stages, values=values, epochs=30)
@@ -141,7 +141,7 @@ def compress(
 
 
 def _checked(labels: Sequence[Any] | None, feeds: Sequence[Feed], recipes: Sequence[Recipe]) -> Sequence[Any] | None:
-    """The labels, as many as samples; there must be some where a recipe learns from them."""
+    """The labels, checked to be as many as samples; they are required if a recipe learns from them."""
     check_option("labels", labels, (list, tuple, np.ndarray, NoneType), "one array of classes for each sample")
     count = None if labels is None else len(labels)
     if count not in (None, len(feeds)) or (count is None and any(r.labels for r in recipes)):
@@ -150,7 +150,7 @@ def _checked(labels: Sequence[Any] | None, feeds: Sequence[Feed], recipes: Seque
 
 
 def _sizes(graph: Graph, maker: Maker, feed: Feed) -> dict[Var, Expr]:
-    """The symbols of a graph in a call."""
+    """The values of a graph's symbols in a call."""
     return {
         d: const(n)
         for value in graph.inputs
@@ -161,7 +161,7 @@ def _sizes(graph: Graph, maker: Maker, feed: Feed) -> dict[Var, Expr]:
 
 
 def _coded(program: Program) -> int:
-    """The bytes of a program's weights in a compressed file."""
+    """The size in bytes of a program's weights in a compressed file."""
     return len(coded.encode(program.manifest.params, program.weights))
 
 
@@ -208,7 +208,7 @@ class _Work:
     def without_zeros(
         self, graph: Graph, weights: dict[str, Any], dense: tuple[Program, Model]
     ) -> tuple[Program, Model]:
-        """The program that leaves out the zeros of weights, if it is faster than the dense one."""
+        """The program that skips the zeros of weights, if it is faster than the dense one."""
         read = patterned(
             replace(self.maker.read, graph=graph, weights=weights), MIN_ZEROS, self.maker.options["target"]
         )
@@ -219,7 +219,7 @@ class _Work:
         return (program, model) if faster > FASTER else dense
 
     def compressible(self, graph: Graph, weights: Mapping[str, Any]) -> list[str]:
-        """The weights of f32 that are matrices or more, and large enough."""
+        """The names of the f32 weights that have at least two dimensions and enough elements."""
         return [
             p.name
             for p in graph.params

@@ -28,9 +28,9 @@ Array = np.ndarray[Any, Any]
 Method = Literal["tucker", "cp", "none"]
 
 WORTH = 0.7
-"""Factors are taken where they have fewer elements than this share of the weight's."""
+"""Factors are used only if they have fewer elements than this share of the weight's."""
 SWEEPS = 40
-"""Sweeps of alternating least squares at most."""
+"""The most sweeps of alternating least squares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ METHODS: dict[str, Callable[[Array, float], Factors | None]] = {"tucker": tucker
 
 
 def _rank(sizes: Array, energy: float) -> int:
-    """How many singular values have this share of the sum of all squares."""
+    """The least number of singular values that have this share of the sum of all squares."""
     total = np.cumsum(sizes**2)
     rank = int(np.searchsorted(total, energy * total[-1])) + 1 if total[-1] > 0 else 1
     return min(rank, len(sizes))
@@ -171,7 +171,7 @@ def _rows(a: Array, b: Array) -> Array:
 
 
 def _balanced(factors: list[Array]) -> list[Array]:
-    """The factors with columns of one length each, whose products stay."""
+    """The factors rescaled so that corresponding columns have equal norms; their products are unchanged."""
     lengths = [np.maximum(np.linalg.norm(a, axis=0), 1e-30) for a in factors]
     mean = prod(lengths) ** (1 / len(factors))
     return [a / n * mean for a, n in zip(factors, lengths, strict=True)]
@@ -198,7 +198,7 @@ def factors_of(graph: Graph, weights: Mapping[str, Any], energy: float, method: 
 
 
 def _is_dense(node: Node, weight: Value) -> bool:
-    """Whether a node is a convolution by this weight, without groups."""
+    """Whether a node is a convolution with this weight and without groups."""
     return (
         node.op == "conv" and node.inputs[1] == weight and node.inputs[0] != weight and node.of(ConvAttrs).groups == 1
     )
@@ -234,7 +234,7 @@ def factored(graph: Graph, weights: Mapping[str, Any], factors: Mapping[str, Fac
 
 
 def _multiply(builder: GraphBuilder, node: Node, pair: list[Value]) -> None:
-    """A product by two factors, one after the other."""
+    """Emit a product by two factors, one after the other."""
     attrs, (u, v) = node.of(MatmulAttrs), pair
     first, second = (v, u) if attrs.transpose_b else (u, v)
     x = ops.emit1(builder, "matmul", node.inputs[0], first, name=f"{node.output.name}_low", attrs=attrs)
@@ -242,7 +242,7 @@ def _multiply(builder: GraphBuilder, node: Node, pair: list[Value]) -> None:
 
 
 def _convolve(builder: GraphBuilder, node: Node, parts: list[Value], factors: Factors) -> None:
-    """Convolutions by factors, one after another: pads are zeros, which those before them leave zeros."""
+    """Emit convolutions by factors, one after another."""
     attrs, x = node.of(ConvAttrs), node.inputs[0]
     rank = len(attrs.strides)
 

@@ -94,7 +94,7 @@ class Recipe:
 
     @property
     def moves(self) -> bool:
-        """Whether what is pruned is told by how weights move."""
+        """Whether pruning follows how weights move in training."""
         return self.by == "movement" and self.prune > 0
 
     def __str__(self) -> str:
@@ -112,13 +112,13 @@ _TABLES: dict[str, dict[str, str]] = {
     "share": {"values": "values"},
     "train": {"epochs": "epochs", "rate": "rate", "temperature": "temperature", "labels": "labels"},
 }
-"""The fields of a recipe, by table and key of a file."""
+"""The fields of a recipe, for each table and key of a file."""
 
 
 def read(source: Recipe | Mapping[str, Any] | str | Path) -> Recipe:
     """A recipe, from itself, from tables of a file, or from the path of a TOML file.
 
-    Raises CallError naming each table or key that there is not, and each value that is none.
+    Raises CallError naming each unknown table or key, and each invalid value.
     """
     if isinstance(source, Recipe):
         return source

@@ -53,12 +53,12 @@ class CompressionReport:
 
     @property
     def drop(self) -> float:
-        """How much of the metric was lost."""
+        """By how much the metric fell."""
         return self.loss.drop
 
     @property
     def drop_at_most(self) -> float:
-        """How much of it all calls lose at most."""
+        """An upper bound on the loss of the metric over all calls."""
         return self.loss.upper
 
     @property

@@ -14,7 +14,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 ROUNDS = 30
-"""Rounds of k-means at most."""
+"""The most rounds of k-means."""
 
 
 def pruning_mask(weight: Array, share: float, block: tuple[int, int]) -> Array:
@@ -25,7 +25,7 @@ def pruning_mask(weight: Array, share: float, block: tuple[int, int]) -> Array:
 
 
 def mask_of(scores: Array, share: float, block: tuple[int, int]) -> Array:
-    """The mask of `pruning_mask` by the sums of any scores of the elements."""
+    """The mask of `pruning_mask` with given scores of the elements in place of their magnitudes."""
     rows = scores.shape[0]
     matrix = scores.reshape(rows, -1).astype(np.float64)
     down, across = block
@@ -37,7 +37,7 @@ def mask_of(scores: Array, share: float, block: tuple[int, int]) -> Array:
 
 
 def _most(scores: Array, dropped: int) -> Array:
-    """0 for so many of the least scores, of equal ones the first, and 1 for others, f32."""
+    """An f32 array with 0 for the `dropped` least scores (of equal ones the first) and 1 for the others."""
     keep = np.ones(scores.size, np.float32)
     if dropped:
         last = np.partition(scores, dropped - 1)[dropped - 1]
@@ -48,7 +48,7 @@ def _most(scores: Array, dropped: int) -> Array:
 
 
 def share_values(weight: Array, values: int) -> Array:
-    """The weight with at most so many distinct values beside 0, which stays 0."""
+    """The weight with at most `values` distinct values besides 0; zeros stay 0."""
     flat = weight.reshape(-1)
     retained = np.sort(flat[flat != 0])
     if not retained.size:

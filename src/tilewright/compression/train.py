@@ -1,4 +1,4 @@
-"""Training what is left of a model to follow the original (distillation: Hinton et al., 2015, arXiv 1503.02531)."""
+"""Training of a compressed model to follow the original (distillation: Hinton et al., 2015, arXiv 1503.02531)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tilewright.train.step import Step
 from tilewright.transform.regions.captures import names_of
 
 SMALLEST = 1e-12
-"""Added to what an output's error is divided by."""
+"""A small number added to the divisor of an output's relative error."""
 
 Batch = tuple[Feed, Mapping[str, Any], Any]
 """Inputs by name, the original's outputs by name, and the labels of the first output's rows; None: there are none."""
@@ -129,8 +129,8 @@ class Follower:
             self.choose(share)
 
     def choose(self, share: float) -> None:
-        """Masks by scores: a score is the sum of -(gradient of the masked weight) * weight over the batches (Sanh et
-        al., 2020, section 3), of which a step of `Sum` is one term."""
+        """Choose the masks by scores: a score is the sum of -(gradient of the masked weight) * weight over the batches
+        (Sanh et al., 2020, section 3), of which a step of `Sum` adds one term."""
         now = self.step.parameters
         self.masks = {name: steps.mask_of(now[f"{name}.score"], share, self.recipe.block) for name in self.masks}
 
@@ -154,7 +154,7 @@ def _one_hot(labels: Any, shape: tuple[int, ...]) -> Any:
 
 
 class _Objective:
-    """The way to the loss as a graph."""
+    """Builds the graph from inputs to the loss."""
 
     def __init__(self, of: Follower) -> None:
         graph = of.graph
@@ -196,7 +196,7 @@ class _Objective:
         return self.emit("add", result, self.emit("mul", zero, weight))
 
     def loss(self, value: Value, target: Value) -> Value:
-        """How far an output is from the original's."""
+        """The loss of an output against the original's."""
         if self.recipe.temperature is not None:
             soft = self.emit("mul", target, self.number(1 / self.recipe.temperature))
             return self.entropy(value, self.softmax(soft), self.recipe.temperature)

@@ -1,10 +1,10 @@
-"""Attention's backward pass in a joint graph, without what PyTorch's own keeps for it.
+"""Attention's backward pass in a joint graph, without the intermediate results that PyTorch's operator stores for it.
 
     y, sums = flash(q, k, v)                           y, _ = flash(q, k, v)
     dq, dk, dv = flash_backward(g, q, k, v, y, sums)   dq, dk, dv = attention_backward(g, q, k, v)
 
-Ours computes the scores once more and reads neither result nor sums. So the forward pass needs not give the sums, which
-it does not compute, and attention is compiled both ways. Where PyTorch runs the operator it makes both again.
+Ours computes the scores once more and reads neither result nor sums. So the compiled forward pass need not compute the
+sums, and attention is compiled forward and backward. If PyTorch runs the operator, it computes result and sums again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def _backward(
     causal: bool,
     scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of attention without dropout by queries, keys and values, [batch, heads, sequence, depth]."""
+    """The gradients of attention without dropout with respect to queries, keys and values, [batch, heads, sequence,
+    depth]."""
     y, sums = FORWARD(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     result: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = BACKWARD(
         g, q, k, v, y, sums, 0.0, causal, attn_mask=mask, scale=scale
@@ -46,7 +47,7 @@ torch.library.register_fake("tilewright::attention_backward", _backward)
 
 
 def partitioned(joint: GraphModule, inputs: Sequence[Any], **rest: Any) -> tuple[GraphModule, GraphModule]:
-    """AOTAutograd's ways forward and back of a joint graph."""
+    """The forward and the backward graph that AOTAutograd's partitioner makes of a joint graph."""
     for node in joint.graph.find_nodes(op="call_function", target=BACKWARD):
         _replace(joint, node)
     joint.graph.eliminate_dead_code()

@@ -31,7 +31,8 @@ from tilewright.support.errors import Error
 
 _numbers = itertools.count()
 _said: set[tuple[int | None, str]] = set()
-"""The messages about each of TorchDynamo's functions: tracing one again, for other sizes, mostly leaves as much out."""
+"""The messages already logged about each of TorchDynamo's functions, as retracing for other sizes repeats most of
+them."""
 listen()
 
 
@@ -40,9 +41,9 @@ def tilewright(
 ) -> Callable[..., Any]:
     """Compile a graph for `torch.compile(model, backend="tilewright", options=...)`; see docs/torch.md.
 
-    `mode` is taken and says nothing: there is one.
+    `mode` is accepted and ignored.
 
-    Raises CallError for options that there are not; UnsupportedError for what is not compiled with the option `full`.
+    Raises CallError for unknown options; with the option `full`, UnsupportedError if anything is not compiled.
     """
     chosen = read_options(options)
     number = next(_numbers)
@@ -77,7 +78,7 @@ def tilewright(
 
 
 def _eager(gm: GraphModule, label: str, what: str, error: Exception) -> Callable[..., Any]:
-    """The graph as PyTorch runs it, said to the user."""
+    """The graph run by PyTorch, with a warning about the error that prevented compiling it."""
     _warn(label, what, error)
     eager: Callable[..., Any] = gm.forward
     return eager
@@ -106,7 +107,8 @@ def _compiled(
 
 
 def _say(report: GraphReport, frame: int | None) -> None:
-    """Log what a graph leaves in PyTorch: a warning, unless all of it could have been compiled and would not pay."""
+    """Log the operators of a graph that PyTorch runs: as a warning, unless all could be compiled and merely would not
+    pay."""
     left = report.left()
     if left and (frame, left) not in _said:
         _said.add((frame, left))
@@ -121,7 +123,8 @@ def _warn(label: str, what: str, error: Exception) -> None:
 
 
 def _weights() -> frozenset[int]:
-    """Placeholders of the forward graph that are parameters or buffers and that the graph does not change."""
+    """The positions of the forward graph's placeholders that are parameters or buffers which the graph does not
+    change."""
     context = TracingContext.try_get()
     known = context.fw_metadata if context is not None else None
     if known is None:

@@ -19,7 +19,8 @@ BREAK = "graph break"
 
 
 def module_coverage(module: Callable[..., Any], example: Any, **options: Any) -> Coverage:
-    """Run a module or function once through TorchDynamo, without gradients, and say what became of its graphs.
+    """Run a module or function once through TorchDynamo, without gradients, and report which operators of its graphs
+    are compiled.
 
     Args:
         example: inputs, as `tilewright.compile` takes them: a tensor, a tuple of arguments, or a dict of keyword
@@ -59,7 +60,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def _breaks(reasons: Sequence[Any]) -> list[Uncompiled]:
-    """Where TorchDynamo gave up a graph and went on with another."""
+    """The places where TorchDynamo broke the graph, with the reasons."""
     result: dict[tuple[str, str], Uncompiled] = {}
     for k, reason in enumerate(reasons):
         if not getattr(reason, "graph_break", True) or not reason.user_stack:

@@ -1,4 +1,4 @@
-"""Operators that rules refuse, said in others by PyTorch's own decompositions."""
+"""PyTorch's own decompositions of operators that have no rule into operators that have one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.export import decomposition
 
 _FIRST_RESULT = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
-"""Operators whose decomposition gives the first result alone: what PyTorch keeps for the backward is another thing."""
+"""Operators whose decomposition returns the first result only; the others, which PyTorch stores for the backward pass,
+are not equivalent."""
 
 
 def decompositions() -> dict[Any, Any]:
@@ -42,8 +43,8 @@ _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 @contextlib.contextmanager
 def bytes_resized_whole(gm: GraphModule) -> Iterator[None]:
-    """While this lasts PyTorch leaves resizing whole in a graph that resizes bytes: eager PyTorch computes these with
-    weights of 16 bits, and its decomposition rounds otherwise."""
+    """A context in which PyTorch does not decompose resizing in graphs that resize bytes: eager PyTorch uses 16-bit
+    weights for these, and its decomposition rounds differently."""
     if not any(map(_resizes_bytes, gm.graph.nodes)):
         yield
         return
@@ -75,7 +76,7 @@ def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
 
 
 def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
-    """The graph with these operators decomposed; None where that fails, or changes how results lie in memory."""
+    """The graph with these operators decomposed; None if that fails, or changes the memory layout of results."""
     table = {op: decomposition(op) for op in operators}
     mode = detect_fake_mode(list(examples))
     if mode is None:
@@ -90,7 +91,7 @@ def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[A
 
 
 def _results(gm: GraphModule) -> list[Any]:
-    """Types, sizes and strides of what a graph gives."""
+    """The dtypes, sizes and strides of a graph's results."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     results: list[Any] = []
     for node in torch.utils._pytree.tree_leaves(output.args[0]):

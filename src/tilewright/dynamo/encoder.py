@@ -1,8 +1,4 @@
-"""PyTorch's fast path of an encoder layer, in the operators that it stands for.
-
-`nn.TransformerEncoderLayer` calls it in evaluation mode without gradients. It is one operator of PyTorch's own, whose
-parts have rules.
-"""
+"""PyTorch's fast path of an encoder layer, decomposed into ordinary operators."""
 
 from __future__ import annotations
 

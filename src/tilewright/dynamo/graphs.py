@@ -45,10 +45,10 @@ class GraphCompiler:
     options: BackendOptions
     label: str
     failures: dict[Node, Error] = field(default_factory=dict)
-    """Nodes of parts that could not be compiled, for a reason that the survey did not see."""
+    """Nodes of parts whose compilation failed for a reason that the survey did not foresee."""
 
     def run(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
-        """The graph as a boxed function of its placeholders, and what became of it."""
+        """Compile the graph to a boxed function of its placeholders; returns it with a report."""
         with unset_fake_temporarily():  # constants of the graph are real tensors
             return self.built(examples)
 
@@ -87,7 +87,7 @@ class GraphCompiler:
         return frozenset(n for k, n in enumerate(placeholders) if k in self.weights)
 
     def compiled(self, schedule: Schedule) -> dict[Cut, Part] | None:
-        """The program of each part; None if one failed, whose nodes are PyTorch's from now on."""
+        """The program of each part; None if one failed: its nodes are then marked to run in PyTorch."""
         result: dict[Cut, Part] = {}
         for k, cut in enumerate(schedule.parts):
             name = f"{self.label}_part{k}"
@@ -123,7 +123,7 @@ def _constants(program: Program) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Eager:
-    """A part as PyTorch runs it."""
+    """A part run by PyTorch."""
 
     gm: GraphModule
     cut: Cut
@@ -155,7 +155,7 @@ class Eager:
 
 
 def _number(node: Node, values: Mapping[Any, int]) -> Any:
-    """A number of the graph, from the values of symbols."""
+    """A size or number in the graph, computed from the values of symbols."""
     held = node.meta["val"]
     if isinstance(held, torch.SymBool):
         return bool(held.node.expr.subs(values))

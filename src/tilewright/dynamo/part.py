@@ -13,7 +13,7 @@ from tilewright.runtime.program import Program, link
 from tilewright.support.errors import Error
 
 MAX_SETS = 64
-"""Sets of weights that a part keeps packed: modules of one class share what TorchDynamo has compiled."""
+"""The number of weight sets that a part keeps packed: modules of one class share TorchDynamo's compiled code."""
 
 
 class Part:
@@ -38,12 +38,12 @@ class Part:
         self._warned = False
 
     def __call__(self, *tensors: Any) -> Any:
-        """The part's inputs, then its weights, in; a tensor, or a tuple of them, out."""
+        """Call with the part's inputs, then its weights; returns a tensor, or a tuple of them."""
         return self.repeat(*tensors)
 
     def known_in(self, namespace: dict[str, Any]) -> None:
-        """Take this place among a function's globals, from now on that of the builtin which runs the program with
-        the weights of the last call: nothing else is as near to the function."""
+        """Replace this part in a function's globals by the builtin that runs the program with the weights of the last
+        call, from now on at each change: no other way of calling is as short."""
         self._globals = namespace
         self._names = [name for name, value in namespace.items() if value is self]
 
@@ -51,8 +51,8 @@ class Part:
         return Packed(self.program, self._library, self._packing, self._threads, self._frozen, self.repeat)
 
     def repeat(self, *tensors: Any) -> Any:
-        """A call whose weights are not those of the last one, or in which something else is out of the ordinary: the
-        program is given these weights, and takes calls with them by itself from now on."""
+        """Handle a call whose weights differ from the last call's, or that is otherwise exceptional: the program gets
+        these weights, and handles further calls with them by itself."""
         try:
             return self._packed_with(tensors[len(self.cut.inputs) :]).call(*tensors[: len(self.cut.inputs)])
         except Error as error:
@@ -71,7 +71,7 @@ class Part:
         return packed
 
     def refused(self, error: Error, tensors: Sequence[Any]) -> Any:
-        """The result that PyTorch computes in place of a program that refuses a call."""
+        """The result computed by PyTorch after the program refused a call."""
         if not self._warned:
             self._warned = True
             warnings.warn(f"{self.name} runs in PyTorch: {error.headline()}", RuntimeWarning, stacklevel=2)

@@ -24,13 +24,13 @@ _VIEWS = set(
     view _unsafe_view unbind split split_with_sizes chunk lift_fresh movedim swapaxes
     """.split()
 )
-"""Operators whose result is memory of their operand, and which cost PyTorch nothing but the call."""
+"""Operators whose result is a view of their operand, so that PyTorch runs them at the cost of a call."""
 _HEAVY = set(
     """mm addmm bmm baddbmm convolution linear matmul einsum scaled_dot_product_attention
     _scaled_dot_product_flash_attention_for_cpu tilewright::attention_backward conv1d conv2d conv3d convolution_backward
     """.split()
 )
-"""Operators that are worth a part of their own."""
+"""Operators that are worth a part of their own, whatever its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Schedule:
 
     steps: tuple[Node | Cut, ...]
     small: tuple[Node, ...]
-    """Nodes that could be compiled, in parts that would not pay."""
+    """Nodes that could be compiled, but in parts too small to pay."""
     borders: tuple[Node, ...] = ()
     """Nodes that could be compiled if complex tensors entered or left parts."""
 
@@ -116,8 +116,8 @@ def _pays(cut: Cut, least: int) -> bool:
 
 
 def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[Node]:
-    """Nodes that weights alone decide and that could be compiled: they belong to every part that reads them, and so to
-    its packed weights."""
+    """Nodes that depend on weights only and could be compiled: each part that reads them computes them, as part of its
+    packed weights."""
     members: set[Node] = set()
     for node in gm.graph.nodes:
         operands = node.all_input_nodes
@@ -172,7 +172,7 @@ def _cuts(
 
 
 def _with_steady(nodes: list[Node], steady: set[Node]) -> list[Node]:
-    """The nodes of a part after those that weights alone decide and that they need."""
+    """The nodes of a part, preceded by the steady nodes that they need."""
     result: dict[Node, None] = {}
 
     def add(node: Node) -> None:

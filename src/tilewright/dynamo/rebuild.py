@@ -27,7 +27,8 @@ class _Boxed(CodeGen):  # type: ignore[misc]
 
 
 def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> Callable[[list[Any]], Any]:
-    """The graph with a call of its program for each part, as a boxed function: it takes a list, which it empties."""
+    """The graph with a program call for each part, as a boxed function: it takes its arguments in a list, which it
+    empties."""
     graph = torch.fx.Graph()
     graph.set_codegen(_Boxed())
     producers: dict[Node, Node] = {}
@@ -65,7 +66,7 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
 
 
 def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
-    """A tensor as a part takes it: its dimensions as they lie in memory."""
+    """A tensor with its dimensions permuted to their order in memory, as a part takes it."""
     return value if port.in_order else graph.call_function(torch.permute, (value, port.order))
 
 

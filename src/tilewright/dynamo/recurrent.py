@@ -1,4 +1,5 @@
-"""Recurrent layers under TorchDynamo: their operators step by step, and a word where TorchDynamo leaves them out.
+"""Recurrent layers under TorchDynamo: the decomposition of their operators into steps, and a warning if TorchDynamo
+does not trace them.
 
 TorchDynamo breaks the graph at `nn.RNN`, `nn.GRU` and `nn.LSTM` unless `torch._dynamo.config.allow_rnn` is set, before
 any backend is asked: a module of nothing else never reaches one. torch.compile gives a backend's function no place to
@@ -20,7 +21,7 @@ from torch._dynamo.utils import counters
 log = logging.getLogger("tilewright.dynamo")
 _KINDS = ("RNN", "GRU", "LSTM")
 _said: set[str] = set()
-"""Modules that were named."""
+"""Modules that a warning has already named."""
 
 
 @contextlib.contextmanager
@@ -40,14 +41,14 @@ def lstm_in_steps() -> Iterator[None]:
 
 
 def listen() -> None:
-    """Be called by TorchDynamo after each frame that it traces; `torch._dynamo.reset` forgets that."""
+    """Register `_look` to be called after each frame that TorchDynamo traces; `torch._dynamo.reset` undoes that."""
     if _look not in callback_handler.end_callbacks:
         callback_handler.register_end_callback(_look)
 
 
 def _look(*_: Any) -> None:
-    """Say, once for each, which recurrent modules broke a graph. TorchDynamo does not try frames again that it gave up:
-    of modules called by themselves that is the first."""
+    """Warn, once for each, about recurrent modules that broke a graph. TorchDynamo does not retry frames that it gave
+    up, so that for modules called by themselves the first frame is the only chance."""
     for reason in list(counters["graph_break"]):
         if not all(kind in reason for kind in _KINDS):
             continue

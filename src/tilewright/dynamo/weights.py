@@ -1,4 +1,4 @@
-"""A part's program with the weights of one set of tensors: packed when they are met, packed again when they change."""
+"""A part's program with one set of weight tensors: packed at their first use, and again when they change."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tilewright.support.errors import CallError
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The packed weights of a program. `positions`: of each parameter that is not fixed, which of the part's weights it
-    is. `digested`: the parameters that `prepare` reads, whose copies grow old."""
+    """How a program reads its weights. `positions`: for each parameter that is not fixed, the index of the part's
+    weight. `digested`: the parameters that `prepare` packs, whose packed copies become stale when a tensor changes."""
 
     positions: dict[str, int]
     digested: frozenset[str]
@@ -78,7 +78,7 @@ class Packed(Runner):
         return self._local.current.packed_addresses
 
     def holds(self, tensors: Sequence[Any]) -> bool:
-        """Whether these tensors are those that were packed last, with the same numbers."""
+        """Whether these are the tensors that were packed last, with unchanged values."""
         watched = self._watched
         return watched is not None and all(w.fits(t) for w, t in zip(watched, tensors, strict=True))
 
@@ -107,7 +107,7 @@ class Packed(Runner):
         return aligned_copy(array) if self._frozen or address % ALIGNMENT else array
 
     def _watch(self, tensors: Sequence[Any]) -> tuple[_Watched, ...]:
-        """The present state of these tensors."""
+        """The present state of these tensors, to detect changes later."""
         names = {position: name for name, position in self._packing.positions.items()}
         nbytes = {p.name: p.nbytes for p in self._params}
         results = []
@@ -120,7 +120,7 @@ class Packed(Runner):
         return tuple(results)
 
     def _watching(self, watched: Sequence[_Watched]) -> Callable[..., Any]:
-        """The builtin that compares tensors with these before it runs."""
+        """The builtin that checks that tensors are unchanged before it runs the program."""
         table = Memory(WATCH.size + WATCHED.size * len(watched))
         keep: list[object] = [table, self._local._engine]
         table.write(0, [len(watched), sum(w.nbytes for w in watched), native().digest_address])
@@ -135,7 +135,7 @@ class Packed(Runner):
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A tensor as it was: where, the digest of so many bytes, and its sizes and strides."""
+    """The recorded state of a tensor: its address, a digest of its bytes, its sizes and strides."""
 
     address: int
     nbytes: int

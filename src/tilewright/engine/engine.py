@@ -32,14 +32,14 @@ from tilewright.support.errors import EngineError
 
 Array = np.ndarray[Any, Any]
 Target = Variable | Array
-"""A thing that operations read and write: a variable, or an array, which stands for the variable of its memory."""
+"""An object that operations read and write: a variable, or an array, which stands for the variable of its memory."""
 
 
 class Random(Variable):
     """The state of a random number generator as a variable: operations that draw from it name it among their writes.
 
     Attributes:
-        generator: NumPy's, for those operations.
+        generator: NumPy's generator, for use by those operations.
     """
 
     __slots__ = ("generator",)
@@ -50,11 +50,11 @@ class Random(Variable):
 
 
 class Engine:
-    """Workers and what they have to do. Any thread may push, operations too.
+    """Worker threads and the operations pushed for them. Any thread may push, and operations may, too.
 
     Args:
-        workers: threads; 0: each operation runs in `push`, which is what the others are compared with.
-        cpus: where the workers run, numbers of CPUs; None: anywhere.
+        workers: the number of threads; with 0 each operation runs inside `push` (the reference for tests).
+        cpus: the numbers of the CPUs on which the workers run; None: any.
         native: whether queues and workers are native code; None: where the system has what that needs (Linux).
     """
 
@@ -86,13 +86,13 @@ class Engine:
         *,
         name: str = "",
     ) -> Operation:
-        """Run a function when every operation pushed before has ended that writes what this one reads or writes, or
-        reads what this one writes.
+        """Run a function once all conflicting operations pushed earlier have ended: those that write a variable which
+        this one reads or writes, or read one which it writes.
 
         Args:
             function: called without arguments, by a worker.
-            reads: what it reads only.
-            writes: what it changes, whether it reads it as well or not.
+            reads: the variables that it only reads.
+            writes: the variables that it changes, whether or not it reads them, too.
             priority: among operations that may run, those with the highest go first.
 
         A function that raises fails: what it writes carries the exception, operations that read or write such a
@@ -115,12 +115,12 @@ class Engine:
         keep: Any = None,
         explain: Callable[[int], BaseException] | None = None,
     ) -> Operation:
-        """Run a native function likewise, which a native engine's workers do without the interpreter.
+        """Push a native function in the way of `push`; a native engine runs it without the interpreter.
 
         Args:
             function: the address of an `i64 (ptr)`, which gives 0, or the low 16 bits of a status if it fails.
-            argument: what it is called with.
-            keep: an object that is there until it has been called, such as the argument's memory.
+            argument: the address that it is called with.
+            keep: an object to keep alive until the function has been called, such as the argument's memory.
             explain: makes an exception of a status; None: an EngineError that names it.
         """
         variables, written = distinct([self._variable(r) for r in reads], [self._variable(w) for w in writes])
@@ -156,7 +156,7 @@ class Engine:
         return operation
 
     def variable(self, name: str = "") -> Variable:
-        """A variable without a value, which stands for whatever its operations agree on."""
+        """A variable without a value, to which the caller's operations may give any meaning."""
         return Variable(name)
 
     def _variable(self, target: Target) -> Variable:
@@ -183,17 +183,17 @@ class Engine:
             return variable
 
     _sweep_at = 64
-    """Entries of `_memory` at which those of arrays that are gone are removed."""
+    """The number of entries of `_memory` at which those of arrays that no longer exist are removed."""
 
     def delete(self, target: Target) -> Operation:
-        """End a variable: a write, after which nothing may be pushed that names it. Its array, if it is one's, is
-        not freed before the operations pushed earlier have ended."""
+        """Delete a variable by a write, after which no pushed operation may name it. Its array, if it has one, is not
+        freed before the operations pushed earlier have ended."""
         variable = self._variable(target)
         operation = Operation(_Held(target), (), (variable,), name="delete", clears=True)
         return self._push(operation, variable)
 
     def recover(self, target: Target) -> Operation:
-        """Let a variable carry no failure from here on: a write."""
+        """Clear the failure that a variable carries, by a write."""
         return self._push(Operation(nothing, (), (self._variable(target),), name="recover", clears=True))
 
     # -- waiting -------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class Engine:
             self._core.work(number)
 
     def _call(self, operation: Operation) -> None:
-        """Call an operation's function, and keep what it gives or raises."""
+        """Call an operation's function, and store its result or exception."""
         nested = getattr(self._here, "runs", False)
         self._here.runs = True
         try:
@@ -266,7 +266,7 @@ class Engine:
 
     @property
     def pending(self) -> int:
-        """Operations that have not ended."""
+        """The number of operations that have not ended."""
         return 0 if self._core is None else self._core.pending
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ class Engine:
 
 
 class _Held:
-    """Nothing to do with an array, which is there until that has been done."""
+    """An operation's function that does nothing but keep an array alive until it has been called."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -301,7 +301,7 @@ class _Held:
 
 
 class _Native:
-    """A native function as Python calls it, which an engine without native workers does."""
+    """Calls a native function from Python, in engines without native workers."""
 
     def __init__(self, address: int, argument: int, keep: Any, explain: Callable[[int], BaseException] | None) -> None:
         self._address, self._argument, self._keep, self._explain = address, argument, keep, explain

@@ -1,4 +1,4 @@
-"""`loading`: batches that an engine's workers make while earlier ones are used."""
+"""`loading`: a generator of batches that an engine's workers prepare while earlier ones are used."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ from tilewright.support.errors import EngineError
 
 _WORD = ctypes.c_int64
 _AT_MAX_NS = 50_000_000
-"""How long a thread waits in native code before Python may handle a signal."""
+"""The longest time in nanoseconds that a thread waits in native code before Python may handle a signal."""
 _SLAB = 256
-"""Variables whose memory is asked for together."""
+"""The number of variables whose memory is allocated together."""
 _READ_AT = 1024
-"""Pushes after which the list of ended operations is read."""
+"""The number of pushes after which the list of ended operations is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +93,13 @@ def available() -> bool:
 
 
 class _Record(ctypes.Structure):
-    """An operation as native code has it."""
+    """The native record of an operation."""
 
     _fields_ = [(name, _WORD) for name in OPERATION.names]
 
 
 class Handle:
-    """The record of an operation, as long as Python has that."""
+    """Owns the native record of an operation as long as the Python operation exists."""
 
     __slots__ = ("_core", "address", "record")
 
@@ -124,7 +124,8 @@ class Handle:
 
 
 class VariablePlace:
-    """The memory of a variable, as long as Python has that; then the next one's."""
+    """Owns the native memory of a variable as long as the Python variable exists; afterwards another variable reuses
+    it."""
 
     __slots__ = ("_core", "_words", "address")
 
@@ -176,7 +177,7 @@ class Native:
     # -- pushing -------------------------------------------------------------------------------------------------------
 
     def push(self, operation: Operation, deletes: Variable | None) -> None:
-        """Enter an operation; EngineError if the engine was stopped or a variable is deleted."""
+        """Enqueue an operation. Raises EngineError if the engine was stopped or a variable is deleted."""
         variables = [self._place(v) for v in operation.reads]
         variables += [self._place(v) for v in operation.writes]
         layout = self._layouts.get(len(variables))
@@ -220,7 +221,7 @@ class Native:
         raise EngineError("a variable is deleted", where=named(operation))
 
     def _place(self, variable: Variable) -> int:
-        """Where a variable is."""
+        """The address of a variable's native memory."""
         place = variable._place
         if isinstance(place, VariablePlace) and place._core is self:
             return place.address
@@ -261,7 +262,7 @@ class Native:
     # -- what has ended ------------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Read the list of operations that have ended, and give the memory of those back that Python has dropped."""
+        """Read the list of ended operations, and release the memory of those that Python has dropped."""
         with self._guard:
             address = self._code.finished(self._address)
             ended = []
@@ -295,7 +296,7 @@ class Native:
         return failure
 
     def failure(self, word: int) -> BaseException | None:
-        """The exception that a variable with this word carries."""
+        """The exception for a failure word of a variable."""
         if not word:
             return None
         self.collect()
@@ -348,7 +349,7 @@ class Native:
         return self._memory[ENGINE.pushed] - self._memory[SIGNALS.ended]
 
     def stop(self) -> None:
-        """Let all calls of `work` end. Nothing is pending."""
+        """Let all calls of `work` return. No operation may be pending."""
         self.collect()
         self._code.stop(self._address)
 

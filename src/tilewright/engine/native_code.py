@@ -1,8 +1,8 @@
 """Native code of an engine: the queues of `queues.py` once more, the operations that may run, and the workers' loop.
 
 Everything of an engine changes under one lock, a futex, that is held for some tens of nanoseconds; no Python object is
-touched. A native operation is a function `i64 (ptr argument)`, which gives 0 unless it has failed. Of an operation
-without a function a worker says which it is, so that Python runs it, and is told when it has ended.
+touched. A native operation is a function `i64 (ptr argument)`, which gives 0 unless it has failed. An operation without
+a native function is handed by a worker to Python, which runs it and reports its end.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ is the address of one to be deleted, or 0."""
 NO_MEMORY, CLOSED, DELETED = 0, 1, 2
 """Results of `tw_engine_push` that are not an address."""
 SMALL = 8
-"""Variables of operations whose memory is spare for later ones."""
+"""Operations with at most this many variables have their memory reused by later ones."""
 LOOKS = 100
-"""Looks at a word before a thread sleeps: some microseconds."""
+"""How often a thread looks at a word before it sleeps: some microseconds."""
 STATUS_BITS = 16
 """A failure is the number of the operation that failed, plus one, times 2 to this power, plus its status."""
 
@@ -56,7 +56,7 @@ def _locked(f: Function, engine: Value) -> Iterator[None]:
 
 
 def _lock(m: Module) -> None:
-    """A word that is 0 free, 1 locked, 2 locked with threads that sleep (Drepper, Futexes Are Tricky)."""
+    """Define a lock as a word: 0 free, 1 locked, 2 locked with sleeping threads (Drepper, Futexes Are Tricky)."""
     with m.function("tw_engine_lock", VOID, [("engine", PTR)], local=True) as (f, (word,)):
         with f.each(LOOKS), f.when(f.load(I32, word, order="monotonic").eq(0)):
             with f.when(f.swap_if(word, 0, 1, I32)):
@@ -80,7 +80,7 @@ def _each_entry(f: Function, operation: Value) -> Iterator[tuple[Value, Value, V
 
 
 def _queues(m: Module) -> None:
-    """`enter` and `leave` of `queues.py`. The operations that are ready after one has left are a list, by `next`."""
+    """Define `enter` and `leave` of `queues.py`. The operations that become ready are a list linked by `next`."""
     with m.function("tw_enter", I64, [("operation", PTR)]) as (f, (operation,)):
         waiting = f.var(I64, 0)
         for entry, variable, writes in _each_entry(f, operation):
@@ -146,7 +146,7 @@ def _grant(f: Function, variable: Value, writes: Value) -> None:
 
 
 def _heap(m: Module) -> None:
-    """Operations that may run: the highest priority first, of equal ones the earliest push."""
+    """Define the heap of ready operations: the highest priority first, among equal ones the earliest push."""
     with m.function("tw_before", I1, [("a", PTR), ("b", PTR)], local=True) as (f, (a, b)):
         mine, theirs = (o[OPERATION.priority] for o in (a, b))
         with f.when(mine.ne(theirs)):
@@ -189,7 +189,7 @@ def _heap(m: Module) -> None:
 
 
 def _memory(m: Module) -> None:
-    """Room in the heap for all operations that have not ended, memory of operations, and its return."""
+    """Define the allocation of heap entries and of operations' memory, and its release."""
     with m.function("tw_room", I64, [("engine", PTR)], local=True) as (f, (engine,)):
         live = engine[ENGINE.pushed] - engine[SIGNALS.ended]
         room = engine[ENGINE.room]

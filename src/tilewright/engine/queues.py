@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 
 class Place(Protocol):
-    """Where native code has a variable."""
+    """The native memory of a variable."""
 
     @property
     def version(self) -> int: ...
@@ -29,7 +29,7 @@ class Place(Protocol):
 
 
 class Record(Protocol):
-    """An operation as native code has it."""
+    """The native record of an operation."""
 
     @property
     def number(self) -> int: ...
@@ -46,7 +46,7 @@ class Variable:
     Attributes:
         name: for errors and timelines.
         version: how many writes of it have ended.
-        failure: of the operation that should have written it last; None if that did.
+        failure: the failure of the operation that should have written it last; None if that one succeeded.
         deleted: whether its deletion has been pushed.
     """
 
@@ -166,7 +166,7 @@ class Operation:
 
 
 def distinct(reads: Sequence[Variable], writes: Sequence[Variable]) -> tuple[Sequence[Variable], Sequence[Variable]]:
-    """Variables once each; what is read and written is written."""
+    """The variables of an operation, each once; one that is both read and written counts as written."""
     if len(writes) > 1:
         writes = tuple(dict.fromkeys(writes))
     if reads:
@@ -194,7 +194,8 @@ def enter(operation: Operation) -> bool:
 
 
 def leave(operation: Operation) -> list[Operation]:
-    """End an operation that was ready; returns those that are ready now. Its failure goes to what it writes."""
+    """End an operation that was ready; returns those that become ready. Its failure is passed to the variables it
+    writes."""
     ready: list[Operation] = []
     for v in operation.reads:
         v._readers -= 1
@@ -210,7 +211,7 @@ def leave(operation: Operation) -> list[Operation]:
 
 
 def _advance(v: Variable, ready: list[Operation]) -> None:
-    """Grant a variable to those at the head of its queue that may have it together."""
+    """Grant a variable to the operations at the head of its queue that may hold it together."""
     queue = v._queue
     while queue and not v._writing:
         operation, writes = queue[0]

@@ -1,4 +1,5 @@
-"""The queues and workers of an engine in Python: what native ones are compared with, and what other systems use."""
+"""The queues and workers of an engine in Python: the reference for the native ones, and the only ones on systems
+without futexes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from tilewright.support.errors import EngineError
 
 
 class Threads:
-    """The core of an engine, of which `Engine` is the face.
+    """The core of an engine in Python; `Engine` is its public interface.
 
     Args:
         workers: how many threads call `work`; 0: operations run in `push`.
@@ -34,7 +35,7 @@ class Threads:
         self._recording: Recording | None = None
 
     def push(self, operation: Operation, deletes: Variable | None) -> None:
-        """Enter an operation; EngineError if the engine was stopped or a variable is deleted."""
+        """Enqueue an operation. Raises EngineError if the engine was stopped or a variable is deleted."""
         with self._lock:
             if self._stopped:
                 raise EngineError("the engine is closed", where=named(operation))
@@ -60,7 +61,7 @@ class Threads:
             self._run(operation, number)
 
     def _run(self, operation: Operation, worker: int) -> None:
-        """Call the function of a ready operation, and let those begin that waited for it."""
+        """Call the function of a ready operation, then start the operations that waited for it."""
         recording = self._recording
         begin = time.perf_counter_ns() if recording else 0
         operation._failure = operation.inherited
@@ -105,7 +106,7 @@ class Threads:
         return self._pushed - self._left
 
     def stop(self) -> None:
-        """Let all calls of `work` end. Nothing is pending."""
+        """Let all calls of `work` return. No operation may be pending."""
         with self._lock:
             self._stopped = True
         for _ in range(self._workers):
@@ -113,7 +114,7 @@ class Threads:
 
 
 def refuse_deleted(operation: Operation) -> None:
-    """EngineError if an operation names a deleted variable."""
+    """Raise EngineError if an operation names a deleted variable."""
     for v in (*operation.reads, *operation.writes):
         if v.deleted:
             raise EngineError("the variable is deleted", where=named(operation), got=v)
@@ -124,5 +125,5 @@ def nothing() -> None:
 
 
 def named(operation: Operation) -> str:
-    """An operation in errors."""
+    """The name of an operation in error messages."""
     return f"operation {operation.number}" + (f" ({operation.name})" if operation.name else "")

@@ -60,7 +60,8 @@ class Recording:
         write_events(path, events)
 
     def __str__(self) -> str:
-        """A line a worker, 64 columns of time: the letter of an operation's name in which a column begins."""
+        """A line for each worker with 64 columns of time; a column shows the first letter of the operation that was
+        running."""
         if not self.ran:
             return "nothing ran"
         origin, end = min(r.begin for r in self.ran), max(r.end for r in self.ran)

@@ -1,11 +1,12 @@
-"""Measurements in production: a model with the canary's records beside the same model with the stable ones.
+"""Measurements in production that compare a model compiled with the canary channel's records with the same model
+compiled with the stable channel's.
 
     model = canary(policy, service="https://farm.example#key=9f3c...", share=0.02)
     action, value = model(obs)              like tw.compile(...)(obs)
 
 Every call is answered by the stable program. A small share of calls is computed by both on the same inputs, one right
 after the other, in changing order: the ratio of the two times is one round of a paired race, and outputs are compared.
-What a process has seen is one loading; the service decides from several.
+The measurements of one process count as one loading; the service decides from several.
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ MAX_ROUNDS = 4096
 MAX_RECORDS = 10_000
 MAX_BYTES = 1 << 20
 WARM_UP = 20
-"""Pairs that are left out: caches and branch predictors do not know the second program yet."""
+"""The number of pairs that are discarded first, while caches and branch predictors do not know the second program."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One process's comparison of a model with the canary's records and without.
+    """One process's comparison of a model compiled with the canary's records with the stable one.
 
     Args:
         name: digest of the process and model, by which it counts once.
         structure: the program's key.
         records: digests of the canary's records that the program uses and the stable one does not.
         ratios: stable time by canary time, pair by pair: above 1 the canary is faster.
-        tail: the slowest hundredth of calls, canary by stable.
-        times: of the stable program, pair by pair, relative to their median. Empty from older clients, of whose tail
-            nothing is concluded.
-        difference: the largest one of outputs, relative to their scale.
+        tail: the time of the slowest hundredth of calls, canary divided by stable.
+        times: those of the stable program, pair by pair, relative to their median. Empty from older clients, for whose
+            tail no verdict is made.
+        difference: the largest difference of outputs, relative to their scale.
         label: what the operators call the model.
-        calls: that were answered meanwhile.
+        calls: the number of calls answered meanwhile.
     """
 
     name: str
@@ -74,12 +75,12 @@ class Measurement:
     times: tuple[float, ...] = ()
 
     def both(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Times of both programs, pair by pair, relative to the median of the stable one's."""
+        """The times of both programs, pair by pair, relative to the median of the stable program's."""
         return self.times, tuple(t / r for t, r in zip(self.times, self.ratios, strict=False))
 
 
 def parse_measurement(content: bytes) -> Measurement:
-    """A measurement from JSON. Raises Error for what is none."""
+    """Parse a measurement from JSON. Raises Error for anything else."""
     m = decoded(Measurement, parse(content, MAX_BYTES), "measurement")
     wrong = (
         not all(map(_DIGEST.fullmatch, (m.name, m.structure, *m.records)))
@@ -100,9 +101,9 @@ class Canary:
 
     Args:
         stable, tried: the model compiled with the stable and with the canary's records.
-        share: of the calls that are computed by both.
-        send: takes a measurement.
-        pairs: after which one is sent.
+        share: the part of the calls that both programs compute.
+        send: called with a measurement to send it.
+        pairs: the number of pairs after which a measurement is sent.
     """
 
     def __init__(
@@ -196,10 +197,10 @@ def canary(
 
     Args:
         service: "https://...#key=HEX", or the address of its database, as for `tw.compile(records=)`.
-        share: of the calls that are computed by both.
-        pairs: after which the measurement is sent.
-        token: of the service, with the roles "read" and "submit".
-        options: of `tw.compile`, but `records`.
+        share: the part of the calls that both programs compute.
+        pairs: the number of pairs after which the measurement is sent.
+        token: an access token of the service, with the roles "read" and "submit".
+        options: those of `tw.compile`, except `records`.
     """
     address = parse_address(service)
     own = (user_store(), Store(SHIPPED))
@@ -217,7 +218,7 @@ def canary(
 
 
 def submit(place: str, measured: Measurement, token: str = "") -> None:
-    """Bring a measurement to a service, or into its database. Raises OSError or Error where that fails."""
+    """Send a measurement to a service, or write it to the service's database. Raises OSError or Error if that fails."""
     body = json.dumps(encode(measured)).encode()
     if "://" not in place or is_postgres(place):
         from tilewright.farm.rollout import take_measurement

@@ -1,4 +1,5 @@
-"""The service over HTTP: what it knows is read here, what production sends is taken; nothing else can be changed.
+"""The service's HTTP interface: it serves the service's state and accepts what production sends; nothing else can be
+changed through it.
 
     GET  /dashboard                          the page, without data
     GET  /v1/status                read      what the page draws: queue, workers, gains, coverage, costs
@@ -40,14 +41,14 @@ from tilewright.serve.tokens import Tokens
 from tilewright.support.errors import Error
 
 MAX_DECISIONS = 10_000
-"""Decisions of one look-up."""
+"""The most decisions of one look-up."""
 THREADS = 4
-"""Requests that wait for the database at once."""
+"""The number of requests that may wait for the database at once."""
 GZIP = "application/gzip"
 
 
 class Role(Enum):
-    """Rights of a token."""
+    """The rights that a token can have."""
 
     READ = "read"
     SUBMIT = "submit"
@@ -55,29 +56,29 @@ class Role(Enum):
 
 
 def tokens_of(table: dict[str, list[str]] | None = None) -> Tokens:
-    """Tokens with their roles. ServeError for a token that is too short, or an unknown role."""
+    """Parse tokens with their roles. Raises ServeError for a token that is too short, or an unknown role."""
     return Tokens(table, Role)
 
 
 class Site:
-    """Answers requests about one state."""
+    """Answers the HTTP requests about one service's state."""
 
     def __init__(self, state: State, tokens: Tokens, key: str) -> None:
         self.state, self.tokens, self.key = state, tokens, key
         self._pool = ThreadPoolExecutor(THREADS, "farm-http")
 
     def close(self) -> None:
-        """Answer nothing any more."""
+        """Stop answering."""
         self._pool.shutdown(cancel_futures=True)
 
     def answer(self, asked: Asked, send: Send) -> None:
-        """Answer a request on a thread that may wait for the database."""
+        """Answer a request on another thread, which may wait for the database."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._pool, self.reply, asked)
         future.add_done_callback(lambda done: send(done.result()))
 
     def reply(self, asked: Asked) -> Reply:
-        """The answer to a request, whatever it holds."""
+        """The answer to a request, including malformed ones."""
         try:
             return self._route(asked)
         except ServeError as error:
@@ -164,7 +165,7 @@ def _is_text(value: object) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's alone."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -172,11 +173,11 @@ def is_loopback(host: str) -> bool:
 
 
 class Http:
-    """A server of a site on a thread of its own.
+    """An HTTP server of a `Site` on a thread of its own.
 
     Args:
-        port: 0 takes a free one.
-        certificate: and its key, for TLS.
+        port: the port to listen on; 0 takes a free one.
+        certificate: the files of a certificate and its key, for TLS.
 
     Raises ServeError where it would listen beyond loopback without a token, OSError where the address is taken.
     """
@@ -201,16 +202,16 @@ class Http:
 
     @property
     def url(self) -> str:
-        """Where HTTP is spoken."""
+        """The URL of the server."""
         return f"{'http' if self._certificate is None else 'https'}://{self.host}:{self.port}"
 
     def start(self) -> Http:
-        """Take requests from now on."""
+        """Start to accept requests."""
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """End."""
+        """Stop the server."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread.is_alive():
@@ -240,12 +241,12 @@ class Http:
 
 @cache
 def page() -> bytes:
-    """The dashboard, which loads nothing else."""
+    """The HTML of the dashboard, which loads no other files."""
     return (Path(__file__).parent / "dashboard.html").read_bytes()
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Tokens of a TOML file: `[tokens]` and a line "a-token" = ["read", ...] for each. Raises ServeError."""
+    """Read tokens from a TOML file: `[tokens]` and a line "a-token" = ["read", ...] for each. Raises ServeError."""
     import tomllib
 
     try:

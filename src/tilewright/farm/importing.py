@@ -1,4 +1,4 @@
-"""Records of an archive, a folder or a file into the service's state, many at once.
+"""The import of records from an archive, a folder or a file into the service's state, many at once.
 
 Half of a record's bytes are its candidates' times, which no column of the table holds: they are not read here, which
 halves the time. A record is checked in full before it is signed (`results.sign`), with the columns that stand here, and
@@ -20,15 +20,15 @@ from tilewright.support.classes import dataclass
 from tilewright.support.sql import Row
 
 BLOCK = 5000
-"""Records of one transaction."""
+"""The number of records in one transaction."""
 _FIRST, _DECISION = b'{"about":', b',"decision":"'
 HOST = "imported"
-"""The host of records that come from elsewhere, whose own is not known to this service."""
+"""The host name given to imported records, whose own host this service does not know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Numbers of records: new ones, ones that were there, and ones that are no records."""
+    """Numbers of records: new ones, those already present, and invalid ones."""
 
     new: int
     known: int
@@ -36,8 +36,8 @@ class Imported:
 
 
 def import_records(state: State, source: Path, say: Callable[[str], None] = lambda _: None) -> Imported:
-    """Enter the records of a source. Those that promise a gain count as measured on one host. Raises RecordError for a
-    source that is none."""
+    """Import the records of a source. Those that claim a gain count as measured on one host. Raises RecordError if the
+    source has no records."""
     new = known = damaged = 0
     contents = contents_of(source)
     while block := list(islice(contents, BLOCK)):
@@ -60,7 +60,7 @@ def _rows(contents: Iterable[bytes], now: float) -> Iterator[Row]:
 
 
 def _row(content: bytes, now: float) -> Row:
-    """A row of the table of records. Raises what reading something else raises."""
+    """The row of the table of records for a record's content. Raises the errors of parsing if it is malformed."""
     if len(content) > MAX_BYTES:
         raise ValueError
     said = _after_candidates(content)

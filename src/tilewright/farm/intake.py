@@ -1,4 +1,5 @@
-"""Collected workloads into the state: every file and every request is checked, and counts nothing twice."""
+"""Takes collected workloads into the state: every file and every request is checked, and repeated ones do not count
+twice."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tilewright.support.sql import Transaction
 
 T = TypeVar("T")
 MAX_BYTES = 16 << 20
-"""Length of the largest file or request."""
+"""Files and requests longer than this many bytes are refused."""
 MAX_SITES, MAX_WORKLOADS, MAX_COUNTS = 10_000, 1_000, 10_000
 MAX_TEXT = 1 << 20
 MAX_LABEL = 200
@@ -27,12 +28,12 @@ _CLASS = re.compile(r"[A-Za-z0-9_.+=-]+(?: [A-Za-z0-9_.+=-]+){1,11} threads=[1-9
 
 
 class IntakeError(Error):
-    """Something collected that is not what a collector writes."""
+    """Raised for collected data that a collector would not write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Numbers of what was new: workloads, compiles and calls."""
+    """The numbers of new workloads, compiles and calls."""
 
     workloads: int = 0
     compiles: int = 0
@@ -40,7 +41,7 @@ class Intake:
 
 
 def parse_workload(data: Any) -> Workload:
-    """A workload from JSON. Raises IntakeError for anything that a collector does not write."""
+    """Parse a workload from JSON. Raises IntakeError for anything that a collector does not write."""
     workload = decoded(Workload, data, "workload")
     for wrong, where in (
         (workload.version != VERSION, "version"),
@@ -99,7 +100,7 @@ def _count(data: Any) -> Count:
 
 
 def decoded(kind: type[T], data: Any, what: str) -> T:
-    """The dataclass that JSON from outside describes. Raises IntakeError."""
+    """Decode JSON from outside to a dataclass. Raises IntakeError."""
     try:
         return decode(kind, data, what)
     except SchemaError as error:
@@ -107,7 +108,7 @@ def decoded(kind: type[T], data: Any, what: str) -> T:
 
 
 def parse(content: bytes | str, most: int = MAX_BYTES) -> Any:
-    """JSON of a limited length. Raises IntakeError."""
+    """Parse JSON of a limited length. Raises IntakeError."""
     if len(content) > most:
         raise IntakeError("too long", expected=f"at most {most} bytes", got=len(content))
     try:
@@ -117,7 +118,8 @@ def parse(content: bytes | str, most: int = MAX_BYTES) -> Any:
 
 
 def take(state: State, workloads: list[Workload], source: str, counts: dict[str, Count]) -> Intake:
-    """Bring the workloads and totals of one process into the state. What came before counts once."""
+    """Take the workloads and total counts of one process into the state; only what is new since its last report
+    counts."""
     new = compiles = calls = 0
     with state.database.transaction() as t:
         now = state.clock()
@@ -149,7 +151,7 @@ def _name(w: Workload) -> str:
 
 
 def _take_count(t: Transaction, source: str, name: str, count: Count, now: float) -> tuple[int, int]:
-    """Add what is new in a process's totals about a workload that is known."""
+    """Add the increase of a process's totals about a known workload. Returns the new compiles and calls."""
     if t.row("SELECT 1 FROM workload WHERE name = ?", (name,)) is None:
         return 0, 0
     row = t.row("SELECT compiles, calls FROM counted WHERE source = ? AND workload = ?", (source, name)) or (0, 0)
@@ -168,7 +170,7 @@ def _take_count(t: Transaction, source: str, name: str, count: Count, now: float
 
 
 def take_request(state: State, content: bytes) -> Intake:
-    """Bring what a collector sends into the state. Raises IntakeError for anything else."""
+    """Take a collector's request into the state. Raises IntakeError for anything else."""
     data = parse(content)
     source, counts = parse_counts(data)
     workloads = data.get("workloads", [])
@@ -178,7 +180,7 @@ def take_request(state: State, content: bytes) -> Intake:
 
 
 def take_folder(state: State, folder: Path) -> tuple[Intake, list[str]]:
-    """Bring what processes collected into a folder into the state; numbers, and what is wrong with which files."""
+    """Take what processes collected in a folder into the state. Returns the numbers, and the errors of faulty files."""
     total, damaged = Intake(), list[str]()
     for path in sorted((folder / "workloads").glob("*.json")):
         try:

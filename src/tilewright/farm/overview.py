@@ -13,14 +13,14 @@ from tilewright.support.sql import Row, Transaction
 from tilewright.tuning.significance import gain
 
 ROWS = 100
-"""Lines of a table that are shown."""
+"""The most lines of a table that are shown."""
 AT_ONCE = 500
-"""Decisions of one statement."""
+"""The most decisions in one SQL statement."""
 ALIVE_SECONDS = 180.0
 
 
 def status(state: State) -> dict[str, Any]:
-    """All that the dashboard draws, as JSON can have it."""
+    """All data that the dashboard shows, as JSON values."""
     now = state.clock()
     with state.database.reading() as t:
         return {
@@ -40,7 +40,7 @@ def status(state: State) -> dict[str, Any]:
 
 
 def jobs(state: State, most: int = ROWS) -> list[dict[str, Any]]:
-    """Jobs: those that run first, then those that wait, the most urgent first, then the rest."""
+    """Jobs: running ones first, then waiting ones, the most urgent first, then the rest."""
     with state.database.reading() as t:
         return [_job(r) for r in t.rows(_JOBS, (most,))]
 
@@ -64,7 +64,7 @@ def history(state: State, most: int = ROWS) -> list[dict[str, Any]]:
 
 
 def lookup(state: State, channel: str, target: str, decisions: Sequence[str]) -> list[Signed]:
-    """The signed records of a channel about decisions of a class of machines, all of one moment."""
+    """The signed records of a channel about decisions of a class of machines, read in one transaction."""
     results = []
     with state.database.reading() as t:
         for start in range(0, len(decisions), AT_ONCE):
@@ -147,8 +147,8 @@ def _history(t: Transaction, most: int = ROWS) -> list[dict[str, Any]]:
 
 
 def _cost(t: Transaction, now: float) -> dict[str, Any]:
-    """Core-seconds that were spent, and how many a day the stable channel saves: of each released decision its verified
-    gain, times the time that production spends on it."""
+    """The core-seconds that were spent, and how many a day the stable channel saves: for each released decision its
+    verified gain times the time that production spends on it."""
     spent = float(_one(t, "SELECT COALESCE(SUM(spent), 0) FROM job WHERE state = 'done'") or 0.0)
     row = t.row(
         "SELECT SUM(w.calls * w.seconds * s.share * (1 - 1 / r.median)) FROM channel c"

@@ -1,8 +1,9 @@
 """The planner: which decisions are worth a worker's time.
 
 A decision's priority is the core-seconds a day that tuning it is expected to save: calls a day, times the seconds of a
-call, times its share of them, times its estimated headroom; summed over all workloads that meet it. Decisions are
-planned in that order while the budget lasts, and none whose expected saving within the horizon is less than its cost.
+call, times its share of them, times its estimated headroom; summed over all workloads that have the decision. Decisions
+are planned in that order while the budget lasts, and none whose expected saving within the horizon is less than its
+cost.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from tilewright.tuning.layer_race import KINDS
 
 DAY = 86400.0
 COST_SECONDS = 30.0
-"""Expected core-seconds of a job on one thread, until jobs of this service say otherwise: ResNet-50's search takes
-about 5 minutes for 20 decisions (benchmarks/results/tune.md)."""
+"""Core-seconds that a job on one thread is expected to take, until this service has measured some: ResNet-50's search
+takes about 5 minutes for 20 decisions (benchmarks/results/tune.md)."""
 
 
 TUNED = ("plan", *KINDS)
@@ -31,9 +32,9 @@ class Budget:
     """Limits of a plan.
 
     Args:
-        core_hours: of jobs that are queued or running and of new ones together.
-        horizon_days: within which a job must save what it costs; 0 plans whatever is possible.
-        jobs: that wait at most.
+        core_hours: the core-hours that new jobs and those queued or running may take together.
+        horizon_days: the time within which a job must save what it costs; 0 plans whatever is possible.
+        jobs: the most jobs that may wait.
     """
 
     core_hours: float = 1.0
@@ -46,7 +47,7 @@ BUDGET = Budget()
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """Result of planning: decisions that were looked at, new jobs, and why no more."""
+    """The result of planning: the number of decisions considered, the number of new jobs, and why there are no more."""
 
     sites: int
     jobs: int
@@ -54,7 +55,8 @@ class Planned:
 
 
 def plan(state: State, queue: Queue, budget: Budget = BUDGET) -> Planned:
-    """Queue jobs for the decisions that promise most. Repeated, it adds nothing that is planned or tuned already."""
+    """Queue jobs for the decisions with the largest expected savings. A repeated call does not add jobs for decisions
+    already planned or tuned."""
     with state.database.transaction() as t:
         waiting = _number(t, "SELECT COUNT(*) FROM job WHERE state IN ('queued', 'leased')")
         cost = _cost(t)
@@ -77,7 +79,8 @@ def plan(state: State, queue: Queue, budget: Budget = BUDGET) -> Planned:
 
 
 def _promising(t: Transaction, now: float) -> list[tuple[float, str, str, str]]:
-    """Decisions without a job of their compiler: core-seconds a day that may be saved, decision, class, compiler."""
+    """Decisions for which their compiler has no job yet: core-seconds a day that may be saved, decision, class,
+    compiler."""
     rows = t.rows(
         "SELECT SUM(w.calls * w.seconds * s.share * s.headroom), s.decision, s.target, w.compiler, MIN(j.state)"
         " FROM site s JOIN workload w ON w.name = s.workload"
@@ -102,7 +105,7 @@ def _body(t: Transaction, decision: str, target: str, compiler: str) -> dict[str
 
 
 def _cost(t: Transaction) -> float:
-    """Core-seconds of a job: the mean of the last hundred, or what is expected."""
+    """The expected core-seconds of a job: the mean of the last hundred, or a default."""
     row = t.row(
         "SELECT AVG(spent), COUNT(*) FROM"
         " (SELECT spent FROM job WHERE state = 'done' AND kind = 'tune' ORDER BY finished DESC LIMIT 100) AS recent"

@@ -15,9 +15,9 @@ from tilewright.support.digest import blake2b
 from tilewright.support.sql import Transaction
 
 LEASE_SECONDS = 60.0
-"""How long a worker holds a job without a sign of life."""
+"""Seconds for which a worker holds a job without renewing its lease."""
 MAX_TRIES = 3
-"""How often a job is begun before it counts as one that ends its workers."""
+"""How often a job is started before it counts as failed because it kills its workers."""
 KINDS = ("tune", "confirm", "simulate")
 
 
@@ -26,10 +26,10 @@ class Job:
     """Work for one worker of a class of machines.
 
     Args:
-        name: digest of what is to be done: the same work has the same name.
+        name: the digest of the job's content: equal work has an equal name.
         kind: "tune" (search), "confirm" (race what another worker has measured), "simulate" (wait, for tests).
-        body: JSON, all that the worker is told.
-        tries: how often it was begun, this time counted.
+        body: JSON with everything that the worker needs.
+        tries: how often it was started, including this time.
     """
 
     name: str
@@ -45,8 +45,8 @@ class Wanted:
     """A job to queue.
 
     Args:
-        compiler: the version whose code is to be measured.
-        avoid: a host whose workers shall not do it; empty for none.
+        compiler: the compiler version whose code is measured.
+        avoid: a host whose workers must not take it; empty for none.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Wanted:
 
 
 def job_name(*parts: str) -> str:
-    """The name of a job that is about these things."""
+    """The name of a job, a digest of these parts."""
     return blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
 class Queue:
-    """Jobs in a state.
+    """The job queue in a service's state.
 
     Args:
         lease: seconds that a claim holds without being renewed.
-        tries: how often a job may be begun.
+        tries: how often a job may be started.
     """
 
     def __init__(self, state: State, lease: float = LEASE_SECONDS, tries: int = MAX_TRIES) -> None:
@@ -78,7 +78,7 @@ class Queue:
         self.tries = tries
 
     def add(self, t: Transaction, wanted: Wanted) -> bool:
-        """Queue a job, unless it is there; whether it is new."""
+        """Queue a job unless it is already present; returns whether it is new."""
         w = wanted
         return bool(
             t.run(
@@ -89,7 +89,7 @@ class Queue:
         )
 
     def claim(self, worker: str, host: str, target: str) -> Job | None:
-        """The most urgent job for a worker of a class of machines, leased to it; None if there is none."""
+        """Lease the most urgent job for a class of machines to a worker; None if there is none."""
         with self.state.database.transaction() as t:
             now = self.state.clock()
             t.run(
@@ -114,7 +114,7 @@ class Queue:
         return Job(str(name), str(kind), str(of), str(decision), str(body), int(tries) + 1)
 
     def renew(self, job: Job, worker: str) -> bool:
-        """Hold a job for longer; False if it went to another worker or is done."""
+        """Extend a worker's lease of a job; False if the job went to another worker or is done."""
         with self.state.database.transaction() as t:
             now = self.state.clock()
             changed = t.run(
@@ -125,10 +125,10 @@ class Queue:
         return bool(changed)
 
     def finish(self, job: Job, worker: str, spent: float, effect: Callable[[Transaction], str] = lambda _: "") -> bool:
-        """Count a job as done, together with what it has found; False if it was done before, and nothing happens.
+        """Mark a job as done and apply its result; False, without any effect, if it was done before.
 
         Args:
-            spent: core-seconds.
+            spent: the core-seconds that the job took.
             effect: changes the state in the same transaction; its text says in few words what came out.
         """
         with self.state.database.transaction() as t:
@@ -146,7 +146,8 @@ class Queue:
         return bool(changed)
 
     def fail(self, job: Job, worker: str, why: str) -> None:
-        """Say that a worker could not do a job: it is queued again, or has failed when its tries are used up."""
+        """Report that a worker could not do a job: it is queued again, or marked as failed when its tries are used
+        up."""
         with self.state.database.transaction() as t:
             t.run(
                 "UPDATE job SET state = CASE WHEN tries >= ? THEN 'failed' ELSE 'queued' END, why = ?, finished = ?"

@@ -1,12 +1,12 @@
-"""Workers on a Ray cluster: Ray places a job on a node of its class, retries it where a node dies, counts cores.
+"""Workers on a Ray cluster: Ray places a job on a node of its class, retries it if the node dies, and counts cores.
 
 Each node says its class of machines as a resource when it joins:
 
     ray start --address HEAD --resources "$(tilewright farm resources)"
 
 A job is a task that takes text and gives text, with as many cores as its calls have threads and one unit of its class.
-The queue stays in the service's database: a task's lease is renewed while Ray has it, so that a service that dies
-leaves jobs that run out, like any other worker.
+The queue stays in the service's database: a task's lease is renewed while Ray has the task, so that leases expire if
+the service dies, as with any other worker.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tilewright.support.errors import Error, MissingPackageError
 PREFIX = "tilewright-"
 LOOK_SECONDS = 0.2
 RETRIES = 3
-"""How often Ray begins a task again whose node has died."""
+"""How often Ray restarts a task whose node has died."""
 
 
 def resource(target: str) -> str:
-    """The name of a class of machines as a resource of Ray, whose names are short words."""
+    """The name of a class of machines as a Ray resource; such names must be short words."""
     return PREFIX + blake2b(target.encode(), digest_size=8).hexdigest()
 
 
@@ -51,9 +51,9 @@ def run_on_ray(
     """Have the nodes of a cluster do jobs until told to stop. Raises MissingPackageError without Ray.
 
     Args:
-        seconds: of a search.
-        limits: of the nodes' self-tests; None leaves them out.
-        say: is told what fails.
+        seconds: the time of a search.
+        limits: the limits of the nodes' self-tests; None skips these.
+        say: called with a text about each failure.
         task: does a job on a node, in place of `on_node`.
     """
     try:
@@ -88,7 +88,7 @@ def on_node(text: str, limits: Limits | None) -> Done:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The answer of a node: its host, its self-test, why it refuses to measure, and the result."""
+    """The answer of a node: its host, its self-test, the reason if it refuses to measure, and the job's result."""
 
     host: str
     tested: SelfTest
@@ -110,7 +110,7 @@ def _start(
     seconds: float,
     limits: Limits | None,
 ) -> bool:
-    """Give jobs to classes of machines that have cores to spare; whether there were any."""
+    """Start jobs for classes of machines with free cores; returns whether there were any."""
     classes = _waiting(state)
     free = ray.cluster_resources()
     started = False
@@ -131,7 +131,7 @@ def _start(
 
 
 def _waiting(state: State) -> set[str]:
-    """The classes of machines that there are jobs for."""
+    """The classes of machines for which jobs wait."""
     with state.database.reading() as t:
         rows = t.rows("SELECT DISTINCT target FROM job WHERE state IN ('queued', 'leased')")
     return {str(target) for (target,) in rows}

@@ -3,8 +3,8 @@
     worker's result -> candidate -> a second host of the class races it -> confirmed, or refused
                                  -> no second host within the grace time -> single-host
 
-Only the service has the private key: a record has a signature when its claim was confirmed, or is marked as measured on
-one host alone.
+Only the service has the private key: it signs a record when its claim was confirmed, or when it is marked as measured
+on one host alone.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from tilewright.support.errors import Error
 from tilewright.support.sql import Transaction
 
 GRACE_SECONDS = 600.0
-"""How long a record waits for a second host of its class."""
+"""Seconds for which a record waits for confirmation by a second host of its class."""
 CONFIRM_FIRST = 1e9
-"""Priority that confirmations have over searches: what was found is worth more than what may be."""
+"""The priority of confirmations, above that of searches: an actual finding is worth more than a possible one."""
 STATES = ("tie", "candidate", "confirmed", "single-host", "refused", "withdrawn")
 
 
 def deliver(state: State, queue: Queue, job: Job, worker: str, host: str, text: str) -> bool:
-    """Take the result of a job; False if the job was done before. Raises Error for a result that cannot be right, and
-    then nothing has changed."""
+    """Accept the result of a job; False if the job was done before. Raises Error for an implausible result, without
+    changing anything."""
     outcome = parse_outcome(text)
     records = [_checked(job, content) for content in outcome.records]
 
@@ -45,8 +45,8 @@ def deliver(state: State, queue: Queue, job: Job, worker: str, host: str, text: 
 
 
 def _checked(job: Job, content: str) -> Record:
-    """A record that may come of a job: sound, about the job's machines, made by the job's compiler, and about the
-    program that it names."""
+    """The record in a job's result, checked: valid, about the job's class of machines, made by the job's compiler, and
+    about the program that it names."""
     try:
         record = from_bytes(content.encode("ascii"))
     except UnicodeEncodeError:
@@ -59,7 +59,8 @@ def _checked(job: Job, content: str) -> Record:
 
 
 def enter(state: State, queue: Queue, t: Transaction, record: Record, host: str, job: str) -> bool:
-    """Put a record into the state, and ask a second host about it if it promises a gain; whether it is new."""
+    """Add a record to the state, and queue its confirmation by a second host if it claims a gain; returns whether it is
+    new."""
     content = record.to_bytes()
     digest, gain = content_digest(content), record.gain
     better = record.setting != record.untuned
@@ -91,7 +92,7 @@ def _confirmed(state: State, t: Transaction, job: Job, outcome: Outcome, worker:
 
 
 def mark_single(state: State, grace: float = GRACE_SECONDS) -> int:
-    """Mark candidates as single-host for which no worker on another host has come in time; how many."""
+    """Mark candidates as single-host if no worker on another host confirmed them in time; returns how many."""
     count = 0
     with state.database.transaction() as t:
         now = state.clock()
@@ -111,7 +112,7 @@ def mark_single(state: State, grace: float = GRACE_SECONDS) -> int:
 
 
 def sign(state: State, key: SigningKey, most: int = 1000) -> int:
-    """Sign what is confirmed or marked, if it is sound; how many."""
+    """Sign valid records that are confirmed or marked as single-host; returns how many."""
     with state.database.transaction() as t:
         rows = t.rows(
             "SELECT digest, content, decision, target, compiler, setting, untuned, median, low, high, time FROM record"
@@ -132,7 +133,7 @@ def sign(state: State, key: SigningKey, most: int = 1000) -> int:
 
 
 def _agree(record: Record, columns: Sequence[Any]) -> None:
-    """Raise Error where the columns of the table do not say what the record does."""
+    """Raise Error if the columns of the table differ from the record's content."""
     gain = record.gain
     wanted = (record.decision, record.target, record.compiler, record.setting, record.untuned)
     if tuple(columns) != (*wanted, gain.median, gain.low, gain.high, record.time):

@@ -1,5 +1,5 @@
-"""Channels: which records compiles use. A record enters the canary, is measured in production, and is released or taken
-back by itself.
+"""Channels: which records compiles use. A record enters the canary channel, is measured in production, and is released
+or withdrawn automatically.
 
     signed record -> canary -> paired measurements of models that use it -> stable
                             -> a loss, a wrong result or a worse tail     -> withdrawn
@@ -25,15 +25,15 @@ CANARY, STABLE = "canary", "stable"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When a canary ends.
+    """The rules by which records in the canary channel are released or withdrawn.
 
     Args:
         loadings: processes whose measurements must agree before anything is decided.
-        most: processes after which it is decided.
+        most: the number of processes after which a decision is forced.
         loss: a median below this is a loss once there are `most`.
         tail: how many times longer the slowest hundredth of calls may take: a record goes back if more is shown.
-        difference: of outputs, relative to their scale.
-        hours: after which a record that no measured model uses is released.
+        difference: the largest allowed difference of outputs, relative to their scale.
+        hours: the time after which a record that no measured model uses is released.
     """
 
     loadings: int = 3
@@ -48,7 +48,7 @@ RULES = Rules()
 
 
 def enter_canary(state: State, who: str = "service") -> int:
-    """Put signed records that are in no channel into the canary; how many.
+    """Put signed records that are in no channel into the canary channel; returns how many.
 
     A record about a decision takes the place of the one that is there; what was taken back together with others comes
     one at a time for each class of machines.
@@ -72,7 +72,8 @@ def enter_canary(state: State, who: str = "service") -> int:
 
 
 def _try_held(state: State, t: Transaction, who: str) -> int:
-    """Put into each empty canary one record of its class that was held together with others; how many."""
+    """Put into each empty canary channel one record of its class that was withdrawn together with others; returns how
+    many."""
     count = 0
     for (target,) in t.rows("SELECT DISTINCT target FROM record WHERE state = 'held'"):
         if t.row("SELECT 1 FROM channel WHERE channel = 'canary' AND target = ?", (target,)) is None:
@@ -89,7 +90,7 @@ def _try_held(state: State, t: Transaction, who: str) -> int:
 
 
 def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str) -> None:
-    """Put a record (decision, class, digest) into a channel, in place of what was there about its decision."""
+    """Put a record (decision, class, digest) into a channel, replacing the record about the same decision."""
     decision, target, digest = about
     t.run(
         "INSERT INTO channel VALUES (?, ?, ?, ?, ?) ON CONFLICT (channel, decision, target)"
@@ -103,7 +104,7 @@ def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, st
 def take_back(
     t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str, state: str = "withdrawn"
 ) -> bool:
-    """Remove a record from a channel; whether it was there. `state`: its state from now on."""
+    """Remove a record from a channel and set its state; returns whether it was there."""
     _, target, digest = about
     if not t.run("DELETE FROM channel WHERE channel = ? AND digest = ?", (channel, digest)):
         return False
@@ -114,7 +115,8 @@ def take_back(
 
 
 def take_measurement(state: State, content: bytes) -> bool:
-    """Take a measurement of a model in production; False for one that is known. Raises Error for what is none."""
+    """Store a measurement of a model in production; False if it is already stored. Raises Error if it cannot be
+    parsed."""
     m = parse_measurement(content)
     with state.database.transaction() as t:
         digests = " ".join(sorted(m.records))
@@ -127,7 +129,8 @@ def take_measurement(state: State, content: bytes) -> bool:
 
 
 def weigh(state: State, rules: Rules = RULES, who: str = "service") -> list[str]:
-    """Decide about what is in the canary by the measurements since it came there; what was decided, in words."""
+    """Decide about the records in the canary channel by the measurements since they entered it; returns the decisions
+    in words."""
     said = []
     with state.database.transaction() as t:
         now = state.clock()
@@ -151,7 +154,7 @@ def weigh(state: State, rules: Rules = RULES, who: str = "service") -> list[str]
 
 
 def _measured(t: Transaction, canary: list[tuple[str, float]]) -> dict[str, list[Measurement]]:
-    """By record the measurements of models that use it, since it came."""
+    """For each record, the measurements of models that use it since it entered the channel."""
     result: dict[str, list[Measurement]] = {}
     if canary:
         since = min(s for _, s in canary)
@@ -165,7 +168,8 @@ def _measured(t: Transaction, canary: list[tuple[str, float]]) -> dict[str, list
 
 
 def verdict_of(measured: Iterable[Measurement], rules: Rules) -> tuple[str, str]:
-    """Verdict on a record by what models showed that use it: "good", "bad" or "" while that is open; and why."""
+    """The verdict on a record from measurements of models that use it: "good", "bad", or "" while undecided; and the
+    reason."""
     by_model: dict[str, list[Measurement]] = {}
     for m in measured:
         by_model.setdefault(m.structure, []).append(m)
@@ -201,7 +205,8 @@ def _verdict(measured: list[Measurement], rules: Rules) -> tuple[str, str]:
 def _back(
     t: Transaction, now: float, who: str, about: tuple[str, str, str], measured: list[Measurement], why: str
 ) -> list[str]:
-    """Take a record back, with all that the models that showed the loss used of the canary; what happened, in words."""
+    """Withdraw a record with all canary records used by the models that showed the loss; returns a description in
+    words."""
     together = {digest for m in measured for digest in m.records}
     rows = [
         (str(d), str(c), str(n))
@@ -217,7 +222,7 @@ def _back(
 
 
 def roll_back(state: State, digest: str, who: str, why: str) -> int:
-    """Take a record out of all channels, because an operator says so; how many it was in."""
+    """Withdraw a record from all channels on an operator's order; returns how many it was in."""
     count = 0
     with state.database.transaction() as t:
         rows = t.rows("SELECT channel, decision, target, digest FROM channel WHERE digest = ?", (digest,))
@@ -228,7 +233,7 @@ def roll_back(state: State, digest: str, who: str, why: str) -> int:
 
 
 def release(state: State, digest: str, who: str, why: str) -> None:
-    """Release a record from the canary, because an operator says so. Raises Error if it is not there."""
+    """Release a record from the canary channel on an operator's order. Raises Error if it is not there."""
     with state.database.transaction() as t:
         row = t.row("SELECT decision, target FROM channel WHERE channel = 'canary' AND digest = ?", (digest,))
         if row is None:

@@ -1,7 +1,7 @@
-"""Whether a machine can be trusted with measurements now: noise, frequency, neighbours.
+"""A self-test that tells whether a machine can be trusted with measurements now: noise, frequency, neighbours.
 
-Noise is what a tuner would take for a gain: the same work is timed in turns with itself, and the half width of the
-ratios' middle half is the noise. Neighbours are seen by the share of time in which a thread that had work did not run.
+Noise is what a tuner would mistake for a gain: equal work is timed in turns, and the noise is half the interquartile
+range of the ratios. Neighbours are seen by the share of time in which a thread that had work did not run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ ROUNDS, TURN_SECONDS = 40, 0.004
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of a worker: noise and neighbours as shares, distance from the class's frequency as a share."""
+    """Limits of a worker's self-test: noise and neighbours as shares, and the deviation from the class's frequency as a
+    share."""
 
     noise: float = MAX_NOISE
     neighbours: float = MAX_NEIGHBOURS
@@ -35,14 +36,14 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class SelfTest:
-    """Measurements of a machine: noise and neighbours as shares, GHz of a chain of operations of a cycle each."""
+    """Measurements of a machine: noise and neighbours as shares, and the frequency in GHz."""
 
     noise: float
     neighbours: float
     ghz: float
 
     def refused(self, limits: Limits, usual_ghz: float | None = None) -> str:
-        """Why measurements of this machine are not wanted; empty if they are.
+        """The reason why measurements of this machine are refused; empty if they are accepted.
 
         Args:
             usual_ghz: the median of the class's other workers.
@@ -75,7 +76,7 @@ def self_test(rounds: int = ROUNDS) -> SelfTest:
 
 
 def host_name() -> str:
-    """The name by which hosts are told from one another: of the machine, not of a process or container."""
+    """The name that distinguishes hosts: the machine's, not that of a process or container."""
     name = os.environ.get("TILEWRIGHT_FARM_HOST", "")
     if name:
         return name[:200]

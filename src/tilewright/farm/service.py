@@ -35,20 +35,20 @@ TICK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a service works.
+    """The settings of a service.
 
     Args:
         state: a SQLite file or a Postgres URL.
-        key: file of the private key.
+        key: the file of the private key.
         collected: folders that processes collect into.
         workers: processes on this machine; `threads`: of the calls that they time.
         ray: address of a Ray cluster whose nodes work, "auto" for the running one; None for none.
-        limits: what workers' self-tests may show; None leaves the test out.
-        budget: of planning.
+        limits: the limits of workers' self-tests; None skips the test.
+        budget: the limits of planning.
         grace: seconds that a record waits for a second host.
-        rules: of the canary.
+        rules: the rules of the canary channel.
         host, port: of HTTP; no port, no HTTP.
-        search_seconds: of one job.
+        search_seconds: the time of one job's search.
     """
 
     state: str = "farm.sqlite"
@@ -70,7 +70,7 @@ class Settings:
 
 
 class Service:
-    """One service. `say` is told what happens."""
+    """A tuning service. `say` is called with a text about each event."""
 
     def __init__(self, settings: Settings, say: Callable[[str], None] = lambda _: None) -> None:
         self.settings = settings
@@ -86,7 +86,7 @@ class Service:
         self._stop = threading.Event()
 
     def tick(self) -> None:
-        """One round of all that the service does by itself. What fails is said, and tried again in the next."""
+        """One round of the service's own work. A failure is reported, and retried in the next round."""
         for name, step in (
             ("collected", self._take),
             ("plan", self._plan),
@@ -148,7 +148,7 @@ class Service:
         return thread
 
     def hire(self) -> None:
-        """Start workers in the place of those that have ended."""
+        """Start workers in place of those that have ended."""
         ended = [w for w in self.workers if w.poll() is not None]
         for worker in ended:
             self.say(f"worker {worker.pid} has ended with {worker.returncode}")
@@ -157,7 +157,7 @@ class Service:
             self.workers.append(subprocess.Popen(self.worker_command(), env=_environment()))
 
     def worker_command(self) -> list[str]:
-        """The command of a worker of this service."""
+        """The command line of a worker of this service."""
         s = self.settings
         command = [sys.executable, "-m", "tilewright.farm.worker_process", s.state, "--threads", str(s.threads)]
         command += ["--seconds", str(s.search_seconds), "--lease", str(s.lease), "--parent", str(os.getpid())]
@@ -166,11 +166,11 @@ class Service:
         return [*command, "--noise", str(s.limits.noise), "--neighbours", str(s.limits.neighbours)]
 
     def stop(self) -> None:
-        """End after this round."""
+        """Stop after this round."""
         self._stop.set()
 
     def close(self) -> None:
-        """End HTTP and the workers; their jobs are another worker's when the leases run out."""
+        """Stop HTTP and the workers; other workers take their jobs when the leases expire."""
         for worker in self.workers:
             worker.terminate()
         for worker in self.workers:
@@ -184,7 +184,7 @@ class Service:
 
 
 def _environment() -> dict[str, str]:
-    """The environment of a worker, whose own compiles are none of production."""
+    """The environment variables of a worker, in which collecting is off: its compiles do not belong to production."""
     return {name: value for name, value in os.environ.items() if name != "TILEWRIGHT_COLLECT"}
 
 

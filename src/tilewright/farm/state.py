@@ -8,7 +8,7 @@ from collections.abc import Callable
 from tilewright.support.sql import Database, Transaction
 
 FORM = 1
-"""Version of the tables."""
+"""The version of the tables."""
 TABLES = (
     "CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
     # What production runs: programs, their decisions, and totals of each process that counted.
@@ -72,7 +72,7 @@ class State:
             t.run("INSERT INTO setting VALUES ('form', ?) ON CONFLICT (name) DO NOTHING", (str(FORM),))
 
     def setting(self, name: str) -> str | None:
-        """A value that was stored under a name."""
+        """The value stored under a name; None if there is none."""
         with self.database.reading() as t:
             row = t.row("SELECT value FROM setting WHERE name = ?", (name,))
         return None if row is None else str(row[0])
@@ -101,7 +101,7 @@ def note(
 
 
 def touch(t: Transaction, channel: str, target: str) -> None:
-    """Count a change of a channel, by which clients see that there is something new."""
+    """Count a change of a channel for a class of machines, which tells clients that there is something new."""
     t.run(
         "INSERT INTO stamp VALUES (?, ?, 1) ON CONFLICT (channel, target) DO UPDATE SET number = stamp.number + 1",
         (channel, target),

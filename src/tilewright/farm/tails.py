@@ -22,9 +22,9 @@ import numpy as np
 from tilewright.support.classes import dataclass
 
 SLOWEST = 0.01
-"""The share of calls that is the tail."""
+"""The share of calls that makes up the tail."""
 LEVEL = 0.05
-"""The test's: a tail that is not longer is said to be longer in one case of twenty at most."""
+"""The significance level of the test: a tail that is not longer is reported as longer in at most one case of twenty."""
 _WIDEST = 64.0
 _STEPS = 24
 
@@ -45,7 +45,8 @@ class Tail:
 
 
 def tail(processes: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Tail:
-    """The tail that times of processes show, each the stable program's times and the canary's, pair by pair.
+    """Estimate the tail ratio from the times of several processes, each the stable program's times and the canary's,
+    pair by pair.
 
     The lower bound is the test turned round (Hodges and Lehmann 1963): the largest factor by which the canary's times
     may be divided while its tail is still found to be longer.
@@ -64,13 +65,13 @@ def tail(processes: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Tail:
 
 
 def longer(processes: Sequence[np.ndarray], factor: float) -> bool:
-    """Whether the canary's tail is shown to be more than `factor` times the stable program's. Each process: an array of
-    two rows of times."""
+    """Whether the test shows that the canary's tail is more than `factor` times the stable program's. Each process is
+    an array of two rows of times."""
     return chance([_excess(s, t / factor) for s, t in processes]) <= LEVEL
 
 
 def _excess(stable: np.ndarray, tried: np.ndarray) -> int:
-    """How many more of the slowest calls of both programs are of the second one than of the first."""
+    """Among the slowest calls of both programs together, how many more are of the second program than of the first."""
     both = np.concatenate([stable, tried])
     number = math.ceil(SLOWEST * len(both))
     limit = np.partition(both, len(both) - number - 1)[len(both) - number - 1]

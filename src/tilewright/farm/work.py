@@ -1,4 +1,4 @@
-"""One job, done by a worker: text in, text out. Nothing here knows the queue, so that any scheduler may call it.
+"""The work of one job: text in, text out. It does not depend on the queue, so that any scheduler may call it.
 
 result = run_job(job_text(job))          JSON: records that were made, what was confirmed, core-seconds
 """
@@ -24,7 +24,7 @@ from tilewright.tuning.rerace import Claim, confirm
 
 MAX_RESULT_BYTES = 64 << 20
 MAX_RECORDS = 1000
-"""Records of one result: a model of one layer has some ten decisions."""
+"""The most records of one result: a model of one layer has some ten decisions."""
 VERDICTS = ("", "confirmed", "refused", "undecided")
 
 
@@ -34,9 +34,9 @@ class Outcome:
 
     Args:
         records: contents of records' files, as text; the one about the job's decision first.
-        verdict: of a confirmation, one of `VERDICTS`.
+        verdict: the verdict of a confirmation, one of `VERDICTS`.
         why: what happened, in words.
-        spent: core-seconds.
+        spent: the core-seconds that the job took.
     """
 
     records: tuple[str, ...]
@@ -46,7 +46,7 @@ class Outcome:
 
 
 def job_text(job: Job, seconds: float = 120.0) -> str:
-    """A job as the text that a worker takes, wherever it runs. `seconds`: after which a search ends."""
+    """The text that describes a job to a worker, wherever it runs; a search ends after `seconds`."""
     return json.dumps({"name": job.name, "kind": job.kind, "target": job.target, "body": job.body, "seconds": seconds})
 
 
@@ -70,7 +70,7 @@ def run_job(text: str) -> str:
 
 
 def parse_outcome(text: str) -> Outcome:
-    """The outcome that a worker has sent. Raises Error for anything that `run_job` does not write."""
+    """Parse the outcome that a worker has sent. Raises Error for anything that `run_job` does not write."""
     outcome = decoded(Outcome, parse(text, MAX_RESULT_BYTES), "result")
     wrong = (
         len(outcome.records) > MAX_RECORDS
@@ -107,7 +107,8 @@ def _confirm(body: Any, target: str) -> Outcome:
 
 
 def machine_for(target: str, compiler: str) -> Target:
-    """This machine, for a class of machines and a compiler's version. Raises Error where it is another one."""
+    """The target for a class of machines and a compiler version. Raises Error if this machine or compiler is another
+    one."""
     machine = replace(Target.host(), threads=int(target.rpartition("=")[2]))
     if target_class(machine) != target:
         raise Error("this machine is of another class", expected=target, got=target_class(machine))

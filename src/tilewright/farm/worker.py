@@ -24,19 +24,19 @@ from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 
 IDLE_SECONDS = 1.0
-"""Between two looks at an empty queue."""
+"""Seconds between two looks at an empty queue."""
 
 
 class Worker:
-    """One worker.
+    """A worker that does jobs in this process.
 
     Args:
-        state, queue: where jobs are.
+        state, queue: the service's state and its job queue.
         target: the class of machines with its threads; this machine with one thread if None.
         host: the machine's name, by which a second one is told from the first.
-        limits: of the self-test; None leaves it out (simulated measurements).
-        seconds: of a search.
-        run: does a job; text to text.
+        limits: the limits of the self-test; None skips it (simulated measurements).
+        seconds: the time of a search.
+        run: the function that does a job, from text to text.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Worker:
         self._stop = threading.Event()
 
     def arrive(self) -> str:
-        """Test this machine and enter it in the state; why it is refused, empty if it is not."""
+        """Test this machine and enter it in the state; returns the reason if it is refused, else an empty text."""
         result = SelfTest(0.0, 0.0, 0.0) if self.limits is None else self_test()
         why = "" if self.limits is None else result.refused(self.limits, self._usual())
         enter_worker(self.state, self.name, self.host, self.target, result, why)
@@ -74,7 +74,7 @@ class Worker:
         return float(rows[len(rows) // 2][0]) if rows else None
 
     def step(self) -> bool:
-        """Do one job, if there is one; whether there was."""
+        """Do one job if there is one; returns whether there was."""
         job = self.queue.claim(self.name, self.host, self.target)
         if job is None:
             return False
@@ -117,7 +117,7 @@ class Worker:
                 self._stop.wait(idle)
 
     def stop(self) -> None:
-        """End after the job that is being done."""
+        """Stop after the current job."""
         self._stop.set()
 
 

@@ -39,7 +39,7 @@ Dynamic = bool | Collection[str] | Mapping[str, int]
 Bounds = Literal["clamp", "check"]
 
 MAX_MODELS = 64
-"""Signatures that a comprehension keeps compiled; with more, the one that came first is forgotten."""
+"""The number of signatures for which a comprehension keeps programs; the oldest is dropped first."""
 
 
 def comprehension(
@@ -151,7 +151,7 @@ class Comprehension:
         return builder.finish(self.emit(builder, *values))
 
     def emit(self, builder: GraphBuilder, *values: Value) -> tuple[Value, ...]:
-        """Put the comprehension into a graph that is being built; its results."""
+        """Add the comprehension to a graph that is being built; returns its results."""
         program = self.bind([v.type for v in values])
         known = dict(zip(self.inputs, values, strict=True))
         for bound in program.bounds:
@@ -184,11 +184,12 @@ class Comprehension:
         return torch_op(self, name)
 
     def bind(self, types: Sequence[TensorType]) -> Program:
-        """The ranges and types for inputs of these types. Raises ComprehensionError for what does not fit."""
+        """The comprehension with the ranges and types for inputs of these types. Raises ComprehensionError if they do
+        not fit."""
         return bind(self.nests, types)
 
     def explain(self, *arrays: Any) -> str:
-        """The loops that were understood: for these arrays, or for sizes with names."""
+        """A text with the loops, for these arrays, or with symbolic sizes."""
         if not arrays:
             return explain(bind(self.nests, self._general(f32), assuming=True), typed=False)
         return explain(self.bind(_types(self._arrays(arrays))))
@@ -295,7 +296,7 @@ class NotationFunction:
         return builder.finish(self.emit(builder, *values))
 
     def emit(self, builder: GraphBuilder, *values: Value) -> tuple[Value, ...]:
-        """Put the comprehension into a graph that is being built; its result."""
+        """Add the comprehension to a graph that is being built; returns its result."""
         statement, nests = self._read([v.type for v in values])
         parts = [_reshaped(builder, v, shape) for v, shape in zip(values, statement.shapes, strict=True)]
         (created,) = Comprehension(nests, self.name, False, self.options).emit(builder, *parts)

@@ -1,4 +1,4 @@
-"""A comprehension as a custom operator of PyTorch, which `torch.compile` and `torch.export` take as it is."""
+"""Registers a comprehension as a custom operator of PyTorch, which `torch.compile` and `torch.export` leave whole."""
 
 from __future__ import annotations
 

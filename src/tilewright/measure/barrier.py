@@ -13,11 +13,11 @@ from tilewright.runtime.layout import function
 from tilewright.runtime.threads import pool, supported
 
 _BARRIERS = 100
-"""Barriers in one round of the measurement."""
+"""The number of barriers in one round of the measurement."""
 _REGIONS = 100
-"""Regions in one round."""
+"""The number of parallel regions in one round of the measurement."""
 _ROUNDS = 201
-"""Many short rounds: some of them nothing else disturbs, even on a machine that others use."""
+"""The number of rounds: many short ones, so that some are undisturbed even on a shared machine."""
 
 
 def barrier_seconds(threads: int) -> float:
@@ -33,8 +33,8 @@ def barrier_seconds(threads: int) -> float:
 
 
 def handover_seconds(threads: int) -> float:
-    """Seconds by which a parallel region of nothing takes longer with `threads` threads than with one, best of several
-    rounds of many each, so that workers still spin when the next begins; 0.0 as of `barrier_seconds`."""
+    """Seconds by which an empty parallel region takes longer with `threads` threads than with one; the best of several
+    rounds of many regions, so that workers still spin when the next begins; 0.0 as for `barrier_seconds`."""
     if threads <= 1 or not supported():
         return 0.0
     library = Library({"probe": compile_text(_regions_text(_REGIONS))}, ["regions"], {"tw_parallel": pool().parallel})
@@ -53,7 +53,7 @@ def _best(call: Callable[[], None]) -> float:
 
 
 def _regions_text(count: int) -> str:
-    """`void regions(i64 nthreads)`: so many parallel regions of nothing."""
+    """LLVM text of `void regions(i64 nthreads)`: `count` empty parallel regions."""
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("nothing", VOID, params, local=True) as (f, _):
@@ -67,7 +67,7 @@ def _regions_text(count: int) -> str:
 
 
 def _text(count: int) -> str:
-    """`void probe(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)`: `count` barriers."""
+    """LLVM text of `void probe(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)`: `count` barriers."""
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("probe", VOID, params) as (f, (_slots, _dims, _tid, nthreads, barrier)):

@@ -26,13 +26,13 @@ from tilewright.support.files import write_whole
 from tilewright.support.machine import Machine
 
 BARRIER = 500.0
-"""Cycles of a barrier where none was measured."""
+"""The assumed cycles of a barrier if none was measured."""
 HANDOVER = 1600.0
 """Cycles of handing a call to other threads where that was not measured; a 2-core Sapphire Rapids, 2026-11-23."""
 _VERSION = 1
-"""Version of the file of ceilings; others are measured anew."""
+"""The version of the file format of ceilings; files of other versions are ignored."""
 _AGREEMENT = 1.15
-"""Ratio of a new measurement to what is stored that does not replace it."""
+"""A new measurement within this factor of the stored value does not replace it."""
 _PLAUSIBLE = {
     "frequency": (0.2, 10.0),
     "fma_per_cycle": (0.5, 8.0),
@@ -71,7 +71,8 @@ class Calibration:
 
 
 def rounded(value: float, steps: int = 4) -> float:
-    """The nearest of `steps` values an octave, two significant digits: coarse enough that noise does not change it."""
+    """The nearest of `steps` values an octave, to two significant digits: coarse enough that noise does not change
+    it."""
     if value <= 0:
         return 0.0
     nearest = 2.0 ** (round(math.log2(value) * steps) / steps)
@@ -79,7 +80,7 @@ def rounded(value: float, steps: int = 4) -> float:
 
 
 LATENCIES = {"barrier": BARRIER, "handover": HANDOVER}
-"""The measurements of which the least is the best, with what stands where none was measured."""
+"""The measurements for which the least value is the best, with their values if none was measured."""
 
 
 def updated(
@@ -113,13 +114,14 @@ def updated(
 
 
 def identity(machine: Machine) -> str:
-    """A digest of what the ceilings depend on; not of how many CPUs this process may use."""
+    """A digest of the machine's properties that determine its ceilings, not of the number of CPUs this process may
+    use."""
     what = (machine.model, machine.cpu, machine.triple, machine.features, machine.caches, machine.cpus)
     return blake2b(repr(what).encode(), digest_size=12).hexdigest()
 
 
 def path(machine: Machine, folder: Path | None = None) -> Path:
-    """Where this machine's file is."""
+    """The path of this machine's file."""
     return (folder or flags.CACHE_DIR()) / f"ceilings-{identity(machine)}.json"
 
 
@@ -155,12 +157,12 @@ def doubts(measured: Ceilings, known: Mapping[str, float]) -> list[str]:
 
 _LEVELS = ("l1", "l2", "l3", "memory")
 _MIN_SHARE = 0.25
-"""The least share of what is known of a kind of CPU: its machines differ by a factor of two or three (a Granite Rapids
-reads 8 bytes a cycle of 19, 4 of 6.7, 2026-11-29), one whose core or cache others used by ten."""
+"""The least plausible share of the known bandwidth of a kind of CPU: its machines differ by a factor of two or three (a
+Granite Rapids reads 8 bytes a cycle of 19, 4 of 6.7, 2026-11-29), one with a busy core or cache by ten."""
 
 
 def age(machine: Machine, folder: Path | None = None) -> float | None:
-    """Seconds since this machine's file was written; None where there is none."""
+    """Seconds since this machine's file was written; None if there is no file."""
     try:
         return max(0.0, time.time() - path(machine, folder).stat().st_mtime)
     except OSError:

@@ -112,8 +112,8 @@ class _Worker:
 
 
 def _peak_memory() -> int:
-    """Bytes of this process at its largest. What `getrusage` says of a process counts the one that started it, too, as
-    long as it was this one's copy."""
+    """The peak memory of this process in bytes. `getrusage` would include the parent process for as long as this one
+    was its copy."""
     with contextlib.suppress(OSError, ValueError, StopIteration), open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM:"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -131,7 +131,7 @@ def limit(memory: int | None = None, cpus: Sequence[int] | None = None) -> None:
 
 
 def _calls_in(call: Callable[[], object], warmup: float, turn: float) -> int:
-    """Warm up; how many calls fill a turn."""
+    """The number of calls that fill a turn, found after warming up."""
     calls, spent, least = 0, 0.0, float("inf")
     start = time.perf_counter()
     while spent < warmup or calls < 2:

@@ -4,8 +4,8 @@ machine of which no more is known than its instructions.
 A hypervisor may call a processor what it likes. Its family is then known by its features (`targets/x86.py`), not how
 much of the last level and of the memory's bandwidth this machine gives a core; `tilewright doctor` would measure all
 ceilings, but few ask for it. So a thread reads the last level and memory for two seconds at most, while others go on.
-Where it did not run all the time, or its passes differ, nothing is stored. What is stored holds for later processes:
-one process has the same ceilings from its first compile to its last.
+If the thread was interrupted, or its passes differ, nothing is stored. Stored values apply to later processes only: one
+process uses the same ceilings from its first compile to its last.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _waited(machine: Machine) -> float:
 
 
 def measured(machine: Machine, once: Pass = _once, waited: Callable[[Machine], float] = _waited) -> Outer | None:
-    """The best of some passes; None where they are no measure of the machine: this thread did not run all the time, a
-    pass is a fourth less than another one, or memory is faster than the last level."""
+    """The best of several passes; None if they are not representative: this thread was interrupted, a pass is a fourth
+    lower than another one, or memory is faster than the last level."""
     end, passes = time.monotonic() + SECONDS, list[Outer]()
     while len(passes) < PASSES and (not passes or time.monotonic() < end - SECONDS / PASSES):
         if waited(machine) > peak.WAITED:
@@ -65,11 +65,11 @@ def measured(machine: Machine, once: Pass = _once, waited: Callable[[Machine], f
 
 
 PASSES = 3
-"""Measurements that are made, of which the best counts."""
+"""The number of passes that are made, of which the best counts."""
 
 
 def path(machine: Machine, folder: Path | None = None) -> Path:
-    """Where this machine's file is."""
+    """The path of this machine's file."""
     return (folder or flags.CACHE_DIR()) / f"outer-{calibration.identity(machine)}.json"
 
 

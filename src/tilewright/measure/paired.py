@@ -6,9 +6,9 @@
     ])
     results[0].median, ratio(results[0], results[1])
 
-One process a contender, because frameworks' idle workers spin and slow other code in their process. Turns, because a
-shared machine is faster now and slower then: neighbours in time meet the same machine, so the median of paired ratios
-says what absolute times cannot. About 30 rounds resolve 1 % at 2 % noise.
+Each contender has its own process because frameworks' idle workers spin and slow other code in their process. They take
+turns because the speed of a shared machine varies: adjacent turns see the same speed, so that the median of paired
+ratios is meaningful where absolute times are not. About 30 rounds resolve 1 % at 2 % noise.
 
 A contender is named by a function "module:function" that runs in the child and returns what `contender.Prepared` says.
 """
@@ -37,7 +37,8 @@ from tilewright.support.errors import Error
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of a contender's process: bytes of memory beyond what the bare process has, and CPUs; None: any."""
+    """The limits of a contender's process: bytes of memory beyond those of the bare process, and CPUs; None for no
+    limit."""
 
     memory: int | None = None
     cpus: tuple[int, ...] | None = None
@@ -53,7 +54,7 @@ class Contender:
         arguments: what JSON can carry.
         environment: variables set in its process.
         python: the interpreter of its process if not this one; it has packages of its own.
-        limits: of its process; None sets none.
+        limits: the limits of its process; None sets none.
     """
 
     name: str
@@ -97,7 +98,7 @@ class Result:
 
     @property
     def spread(self) -> float:
-        """Half the distance between the quartiles, as a share of the median."""
+        """Half the interquartile range of the times, as a share of the median."""
         if len(self.times) < 2:
             return 0.0
         low, _, high = statistics.quantiles(self.times, n=4)
@@ -183,7 +184,7 @@ class Team:
         self._processes.clear()
 
     def process(self, contender: Contender) -> _Process:
-        """The process of that name and environment, started if there is none."""
+        """The process for the contender's name and environment, started if there is none."""
         entry = self._processes.get(contender.name)
         if entry is not None and entry.alive and entry.environment == contender.environment:
             return entry
@@ -207,7 +208,7 @@ class _Process:
 
 
 class _Child:
-    """A contender in a process and what it has said so far."""
+    """A contender in its process, with its answers so far."""
 
     def __init__(self, contender: Contender, process: _Process, timeout: float) -> None:
         self.contender = contender
@@ -256,7 +257,7 @@ class _Child:
         )
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
-        """Send an order and wait for its answer; empty after the first failure."""
+        """Send an order and wait for its answer; an empty dict after the first failure."""
         if self.error is not None:
             return {}
         import selectors

@@ -18,10 +18,10 @@ from tilewright.support.classes import dataclass
 from tilewright.support.machine import Machine
 
 _ROUNDS = 60
-"""Rounds of a measurement, of which the fastest counts."""
+"""The number of rounds of a measurement, of which the fastest counts."""
 _SECONDS = 0.002
-"""Seconds of one round; frequency and reads take a fourth of it. Less than a process runs before another one has its
-turn, so that some round is whole on a busy core, too."""
+"""The seconds of one round; frequency and reads take a fourth of it. A round is shorter than a scheduler's time slice,
+so that some round is uninterrupted on a busy core, too."""
 _SLOWER = 8
 """The factor by which rounds of several threads are longer, and fewer: they take some 0.1 ms to begin and end."""
 _LARGEST = 512 << 20
@@ -30,7 +30,7 @@ _LARGEST = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Best of several rounds, on one core if no more is said.
+    """The machine's ceilings: the best of several rounds, on one core unless stated otherwise.
 
     GFLOP/s count a multiply-add as two. GB/s are bytes read; those of the copy count bytes read and bytes written. A
     cache level that the machine lacks or does not tell has the bandwidth of the next.
@@ -65,7 +65,7 @@ class Measured:
 
     @property
     def disturbed(self) -> bool:
-        """Whether others used the machine meanwhile so much that the best may be far from what it can do."""
+        """Whether other processes used the machine so much that the best figures may be far below its ceilings."""
         return self.spread > SPREAD or self.waited > WAITED
 
 
@@ -74,9 +74,9 @@ SPREAD, WAITED = 0.25, 0.1
 differ by more, a core that others use has its thread wait for half of the time."""
 _PASSES = 3
 _LOOK = 0.05
-"""Seconds of the look at whether a thread that has work runs."""
+"""The seconds for which a busy thread is observed, to see whether it always runs."""
 _ALONE = ("peak_gflops_one", "frequency_ghz", "l1_gbs", "l2_gbs", "l3_gbs", "memory_gbs")
-"""The figures of one core by itself."""
+"""The figures that are measured on a single core."""
 
 
 def measure_often(machine: Machine) -> Measured:
@@ -90,7 +90,7 @@ def measure_often(machine: Machine) -> Measured:
 
 
 def waited_share(probes: Probes) -> float:
-    """The share of some time in which this thread, which always had work, did not run."""
+    """The share of a short time in which this thread, which always had work, was not running."""
     rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
     start, used = time.perf_counter(), time.thread_time()
     while (wall := time.perf_counter() - start) < _LOOK:
@@ -108,18 +108,19 @@ def outer_rates(probes: Probes, machine: Machine) -> tuple[float, float]:
 
 
 _OUTER = 256 << 20
-"""Bytes of the largest array that is read for them: many processes may measure at once."""
+"""Bytes of the largest array that `outer_rates` reads: many processes may measure at once."""
 
 
 def best_of(passes: Sequence[Ceilings]) -> Ceilings:
-    """The largest of each rate; multiply-adds a cycle are those of the pass with the largest peak, by its own clock."""
+    """The largest of each rate over several passes; multiply-adds a cycle are those of the pass with the largest
+    peak."""
     most = {f.name: max(getattr(p, f.name) for p in passes) for f in fields(Ceilings)}
     most["fma_per_cycle"] = max(passes, key=lambda p: p.peak_gflops_one).fma_per_cycle
     return Ceilings(**most)
 
 
 def spread_of(passes: Sequence[Ceilings]) -> float:
-    """The largest difference of passes, as a share of the best."""
+    """The largest relative difference between passes."""
     columns: list[list[float]] = [[getattr(p, name) for p in passes] for name in _ALONE]
     return max(1 - min(column) / max(column) for column in columns)
 
@@ -196,7 +197,7 @@ def _gflops(probes: Probes, threads: int) -> float:
 
 
 def _working_sets(machine: Machine) -> tuple[int, int, int, int]:
-    """Bytes of an array that lives in the first, second and third level and in memory."""
+    """Sizes in bytes of arrays that fit the first, second and third level, and of one that only fits memory."""
     sizes = {c.level: c.bytes for c in machine.caches if c.kind != "Instruction"}
     l1 = sizes.get(1, 32 << 10)
     l2 = sizes.get(2, 512 << 10)

@@ -22,7 +22,7 @@ READ_VECTORS = 8
 MOVE_BYTES = 128
 """Bytes of each stream that one round of a `move` reads or writes."""
 _SUMS = 8
-"""Accumulators at least, so that no addition waits for the one before."""
+"""The least number of accumulators, so that no addition waits for the one before."""
 
 
 @dataclass(frozen=True, slots=True)

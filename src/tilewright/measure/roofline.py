@@ -8,7 +8,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A level of memory: "L1", "L2", "L3", "memory". Bytes that it holds, and bytes that are read of it in a second."""
+    """A level of memory ("L1", "L2", "L3", "memory"): its size in bytes, and the bytes a second read from it."""
 
     name: str
     holds: float
@@ -17,7 +17,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The least seconds of some work, and what decides: "compute", or the name of a level."""
+    """The least seconds that some work takes, and the limiting resource: "compute", or the name of a level."""
 
     seconds: float
     by: str
@@ -25,7 +25,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Floating-point operations in a second (a multiply-add is two), and the levels, the smallest first."""
+    """The peak of floating-point operations a second (a multiply-add is two), and the memory levels, the smallest
+    first."""
 
     peak: float
     levels: tuple[Level, ...]

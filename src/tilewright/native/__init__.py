@@ -1,1 +1,2 @@
-"""Native code that Tilewright writes itself: LLVM text as one writes C, objects, linking into memory."""
+"""Support for native code that is not generated from models: structured LLVM text, object files, linking into
+memory."""

@@ -23,7 +23,7 @@ VOID, I1, I8, I32, I64, PTR = "void", "i1", "i8", "i32", "i64", "ptr"
 
 
 class Field(int):
-    """An offset in bytes that knows the type of what stands there."""
+    """An offset in bytes of a field of a struct, with the field's type."""
 
     type: str
 
@@ -101,11 +101,11 @@ class Value:
         return self._binary("icmp sge", other, I1)
 
     def below(self, other: Value | int) -> Value:
-        """Less, both taken as unsigned."""
+        """Whether this value is less than another, both taken as unsigned."""
         return self._binary("icmp ult", other, I1)
 
     def cast(self, to: str) -> Value:
-        """Between integers (zero extended) and pointers."""
+        """Convert between integers (zero-extended) and pointers."""
         if to == self.type:
             return self
         if PTR in (to, self.type):
@@ -125,7 +125,7 @@ class Value:
         self.fn.store(stored, self, offset)
 
     def signed(self, to: str) -> Value:
-        """A wider integer, sign extended."""
+        """Convert to a wider integer by sign extension."""
         return self.fn.let(to, f"sext {self.type} {self.text} to {to}")
 
 
@@ -149,7 +149,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Where `break` of a loop goes."""
+    """A loop under construction; `leave_if` jumps to its end."""
 
     fn: Function
     end: str
@@ -180,7 +180,7 @@ class Function:
         return self._out.fresh("l")
 
     def start(self, label: str) -> None:
-        """Open a block; code after a terminator lands in a block of its own, which LLVM drops."""
+        """Begin a basic block; code after a terminator is put into a block of its own, which LLVM drops."""
         self._out.start(label)
 
     def let(self, type: str, expression: str) -> Value:
@@ -230,19 +230,20 @@ class Function:
         self.emit(f"store {atomic}{value.type} {value.text}, ptr {at.text} {order}, align {_size(value.type)}")
 
     def put(self, value: int, type: str, pointer: Value, offset: Value | int = 0, order: str = "") -> None:
-        """Store a constant."""
+        """Store a constant to memory."""
         self.store(self.value(value, type), pointer, offset, order)
 
     def modify(self, op: str, pointer: Value, value: Value | int, type: str = I64) -> Value:
-        """Read, modify (as an `atomicrmw` of LLVM does) and write, sequentially consistent; gives the value before."""
+        """Read, modify (as LLVM's `atomicrmw` does) and write memory, sequentially consistent; returns the previous
+        value."""
         return self.let(type, f"atomicrmw {op} ptr {pointer.text}, {type} {self.operand(value, type)} seq_cst")
 
     def add_atomic(self, pointer: Value, value: Value | int, type: str = I64) -> Value:
-        """Fetch and add, sequentially consistent; gives the value before."""
+        """Atomically add to memory, sequentially consistent; returns the previous value."""
         return self.modify("add", pointer, value, type)
 
     def swap_if(self, pointer: Value, expected: Value | int, wanted: Value | int, type: str = I64) -> Value:
-        """Compare and swap, sequentially consistent; gives whether it did."""
+        """Compare and swap memory, sequentially consistent; returns whether the swap was made."""
         old, new = self.operand(expected, type), self.operand(wanted, type)
         pair = self.let("", f"cmpxchg ptr {pointer.text}, {type} {old}, {type} {new} seq_cst seq_cst")
         return self.let(I1, f"extractvalue {{ {type}, i1 }} {pair.text}, 1")
@@ -304,7 +305,7 @@ class Function:
             i.set(now + 1)
 
     def pause(self) -> None:
-        """Tell the core that this is a spin loop."""
+        """Emit the instruction that tells the core that this is a spin loop."""
         if self.module.pause is not None:
             intrinsic, arguments = self.module.pause
             self.call(VOID, intrinsic, *arguments)
@@ -342,20 +343,20 @@ class Module:
         self._declared[name] = f"@{name} = external global i8"
 
     def string(self, name: str, text: str) -> None:
-        """A constant, zero-terminated string of ASCII letters without quotes."""
+        """Define a constant, zero-terminated string of ASCII letters without quotes."""
         self._parts.append(f'@{name} = internal constant [{len(text) + 1} x i8] c"{text}\\00"')
 
     def constant(self, name: str, data: bytes) -> None:
-        """Constant bytes, aligned to 16."""
+        """Define a constant of these bytes, aligned to 16."""
         text = "\\" + data.hex("\\").upper() if data else ""
         self.raw(name, f'@{name} = internal constant [{len(data)} x i8] c"{text}", align 16')
 
     def variable(self, name: str, nbytes: int) -> None:
-        """A zeroed global, aligned to 128 so that it shares no cache line."""
+        """Define a zeroed global variable, aligned to 128 bytes so that it shares no cache line."""
         self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")
 
     def raw(self, name: str, text: str) -> None:
-        """A definition as LLVM text, for what the rest of this class has no words for (vectors)."""
+        """Add a definition as LLVM text, for what this class has no methods for (vectors)."""
         self._defined.add(name)
         self._parts.append(text)
 

@@ -2,8 +2,8 @@
 
 What Tilewright emits needs little of a linker: a few sections, functions and constants, and some dozen kinds of
 relocation (System V ABI, AMD64 supplement, 4.4 "Relocation"; large code model: 3.5). An actor that links its program
-here never loads LLVM's library, which would cost it some 50 ms and 50 MB. Anything that is not known here is `Unknown`,
-and the caller turns to LLVM's linker, which also has the words for what is wrong with an image.
+here never loads LLVM's library, which would cost it some 50 ms and 50 MB. For anything else it raises `Unknown`, and
+the caller uses LLVM's linker, which also reports errors of an image.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _KNOWN = WORDS | THROUGH_GOT | {_PC32, _PLT32, _GOTPC32}
 _PAGE = mmap.PAGESIZE
 _JUMP = bytes.fromhex("ff2500000000")  # jmp *0(%rip): to the address that follows
 _STUB = 16
-"""Bytes of a jump to a function that is too far for a call."""
+"""The size in bytes of a jump to a function that is too far for a call."""
 _MAX_BYTES = 1 << 30
-"""Bytes of one section."""
+"""The largest size of one section in bytes."""
 _READ, _READ_EXECUTE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_EXEC
 
 
 class Unknown(Exception):
-    """Something that this linker does not do, or an image that is not sound."""
+    """Raised for features that this linker lacks, and for malformed images."""
 
 
 # Not dataclasses: making three of those takes longer than linking a program.
 
 
 class Section:
-    """A section that takes memory: `at` is its offset in the whole, once placed."""
+    """A section that occupies memory: `at` is its offset in the linked memory, once placed."""
 
     __slots__ = ("align", "at", "data", "flags", "nbytes")
 
@@ -61,7 +61,7 @@ class Section:
 
 
 class Symbol:
-    """`section` is one of its image, or one of the reserved numbers."""
+    """A symbol of an image: `section` is the index of a section of the image, or one of ELF's reserved numbers."""
 
     __slots__ = ("binding", "name", "section", "value")
 
@@ -73,7 +73,7 @@ class Symbol:
 
 
 class Image:
-    """Relocations are (section, offset, kind, symbol, addend)."""
+    """A parsed ELF image. Relocations are tuples (section, offset, kind, symbol, addend)."""
 
     __slots__ = ("relocations", "sections", "symbols")
 
@@ -84,7 +84,7 @@ class Image:
 
 
 class Loaded:
-    """Linked code in memory, for as long as this object lives. `addresses` are those of the exports."""
+    """Linked code in memory, which lives as long as this object. `addresses` are those of the exported symbols."""
 
     def __init__(self, memory: mmap.mmap, addresses: dict[str, int]) -> None:
         self._memory = memory
@@ -92,7 +92,8 @@ class Loaded:
 
 
 def load(images: Iterable[bytes], exports: Iterable[str], imports: Mapping[str, int]) -> Loaded:
-    """Link images with each other, with `imports` and with the C library. Unknown if that is not possible here."""
+    """Link images with each other, with `imports` and with the C library. Raises Unknown if this linker cannot do
+    that."""
     try:
         return _Linker([parse(image) for image in images], imports).load(exports)
     except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:
@@ -149,7 +150,8 @@ def _read_symbols(image: Image, data: bytes, strings: bytes) -> None:
 
 
 class _Linker:
-    """Memory is one block: code and stubs, then constants and the table of addresses, then variables."""
+    """Links images into one block of memory: code and stubs, then constants and the table of addresses, then
+    variables."""
 
     def __init__(self, images: list[Image], imports: Mapping[str, int]) -> None:
         self._images = images
@@ -174,7 +176,7 @@ class _Linker:
             self._defined[symbol.name] = image, symbol
 
     def _place(self) -> tuple[int, int, int]:
-        """Give every section, stub and table entry its place; gives where code, constants and variables end."""
+        """Assign offsets to sections, stubs and table entries; returns the ends of code, constants and variables."""
         sections = [s for image in self._images for s in image.sections.values()]
         at = _place([s for s in sections if s.flags & _EXECUTE], 0)
         at = align_up(at, _STUB)
@@ -201,7 +203,7 @@ class _Linker:
                 yield image, image.sections[section], offset, kind, image.symbols[symbol], addend
 
     def _owner(self, image: Image, symbol: Symbol) -> tuple[Image, Symbol] | None:
-        """Where a symbol is defined among the images."""
+        """The image and the symbol that define a symbol; None if no image does."""
         if symbol.binding in (_GLOBAL, _WEAK):
             return self._defined.get(symbol.name)
         return image, symbol

@@ -1,9 +1,9 @@
-"""Objects into memory: LLVM text to an object for this machine, and objects to callable addresses.
+"""Compiling LLVM text to an object for this machine, and linking objects in memory.
 
 Programs cannot see each other's symbols, and dropping a library frees its memory. Our own objects are linked by
-`elf.py`, so that a process that only runs models never loads LLVM; for what that does not know, and for other machines,
-each library has a JIT session of its own. LLVM's ORC linker is used rather than MCJIT: it reports an unresolved symbol,
-where MCJIT aborts.
+`elf.py`, so that a process that only runs models never loads LLVM; for objects that it does not support, and on other
+machines, each library has a JIT session of its own. LLVM's ORC linker is used rather than MCJIT: it reports an
+unresolved symbol, where MCJIT aborts.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from tilewright.support.permission import NEEDED, forbidden
 
 @cache
 def host_triple() -> str:
-    """LLVM's triple of this process."""
+    """LLVM's target triple of this process."""
     if _is_ordinary_linux():
         return "x86_64-unknown-linux-gnu"
     return str(toolchain.llvm().get_process_triple())
 
 
 def _is_ordinary_linux() -> bool:
-    """Whether this is x86-64 Linux with the GNU C library: the machine that is known without asking LLVM."""
+    """Whether this is x86-64 Linux with the GNU C library: the one machine whose triple is known without asking
+    LLVM."""
     try:
         gnu = os.confstr("CS_GNU_LIBC_VERSION")
     except (AttributeError, ValueError, OSError):
@@ -43,7 +44,7 @@ def _is_ordinary_linux() -> bool:
 
 
 def missing_features(wanted: Iterable[str]) -> list[str]:
-    """The names, as LLVM has them, of those CPU features that this CPU lacks, or that this process may not use."""
+    """The CPU features (by LLVM's names) among these that this CPU lacks or this process may not use."""
     wanted = set(wanted)
     denied = forbidden() & wanted if wanted & NEEDED else set()
     unproven = wanted - _features_of_kernel() - denied
@@ -53,7 +54,7 @@ def missing_features(wanted: Iterable[str]) -> list[str]:
 
 
 _UNUSED = {"shstk"}
-"""Features whose instructions do nothing where they are missing, and which the kernel does not list."""
+"""Features that the kernel does not list and whose instructions do nothing on CPUs without them."""
 _KERNEL_NAMES = {
     "64bit": "lm", "abm": "lzcnt", "bmi": "bmi1", "cx8": "cx8", "pclmul": "pclmulqdq", "prfchw": "3dnowprefetch",
     "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2",
@@ -61,12 +62,12 @@ _KERNEL_NAMES = {
     **{f"avx512{k}": f"avx512_{k}" for k in ("bf16", "fp16", "bitalg", "vnni", "vbmi2", "vpopcntdq")},
     **{f"amx-{k}": f"amx_{k}" for k in ("tile", "int8", "bf16", "fp16")},
 }  # fmt: skip
-"""LLVM's names of features for which Linux has other ones."""
+"""Linux's names of CPU features, by LLVM's, where they differ."""
 
 
 @cache
 def _features_of_kernel() -> frozenset[str]:
-    """LLVM's names of what /proc/cpuinfo says that every CPU has; empty where there is no such file."""
+    """The CPU features (by LLVM's names) that /proc/cpuinfo lists for every CPU; empty without such a file."""
     if not _is_ordinary_linux():
         return frozenset()
     try:
@@ -84,8 +85,8 @@ class Library:
 
     Args:
         objects: relocatable images by name.
-        exports: symbols whose addresses are wanted.
-        imports: addresses of symbols from outside; the C library's are found by themselves.
+        exports: the symbols whose addresses are available afterwards.
+        imports: addresses of symbols from outside; those of the C library are found automatically.
 
     Raises CompileError if a symbol is missing or defined twice, or an image is not one.
     """
@@ -113,7 +114,7 @@ class Library:
 def _link_with_llvm(
     objects: Mapping[str, bytes], names: list[str], imports: Mapping[str, int]
 ) -> tuple[object, dict[str, int]]:
-    """Link by ORC: what keeps the code in memory, and the addresses of `names`."""
+    """Link with LLVM's ORC. Returns the object that keeps the code in memory, and the addresses of `names`."""
     llvm = toolchain.llvm()
     builder = llvm.JITLibraryBuilder()
     for image in objects.values():
@@ -142,13 +143,13 @@ def _link_error(objects: Mapping[str, bytes], exports: list[str], message: str) 
 
 
 def compile_text(text: str | Callable[[], str], *, speed: int = 2, cache: bool = True) -> bytes:
-    """An object for LLVM text, for the baseline of this machine's architecture, from the object cache if it is there.
+    """Compile LLVM text to an object for the baseline of this machine's architecture, or take it from the object cache.
 
     Support code gains nothing from vector extensions, and a baseline object suits every machine that shares the cache.
 
     Args:
-        text: or a function of this package that makes it from nothing but constants; it is not called if the cache has
-            what these very source files made before.
+        text: the text, or a function of this package that makes it from constants only; the function is not called if
+            the cache has the result of the same source files.
     """
     if callable(text):
         name = f"{text.__module__}.{text.__qualname__} of {_source()}"
@@ -174,25 +175,26 @@ _used: dict[str, bytes] = {}
 
 
 def keep_support(folder: Path) -> None:
-    """Put the support code of this process into a folder, for processes whose object cache is empty or elsewhere."""
+    """Copy the support code that this process used into a folder, for processes whose object cache is empty or
+    elsewhere."""
     store = ObjectCache(folder, limit=1 << 30)
     for key, image in list(_used.items()):
         store.put(key, image)
 
 
 def look_for_support(folder: Path) -> None:
-    """Use what `keep_support` left in a folder that is to be trusted, where the object cache has nothing."""
+    """Use the objects that `keep_support` stored in a trusted folder if the object cache lacks them."""
     if folder not in _folders:
         _folders[:] = [*_folders[-3:], folder]
 
 
 _WRITERS = ("collective", "engine", "live", "measure", "native", "ort", "runtime")
-"""Rooms whose modules write support code."""
+"""Folders of the package whose modules write support code."""
 
 
 @cache
 def _source() -> str:
-    """The text that tells these source files from any others: times of change, which nothing but a change moves."""
+    """A digest of the sizes and change times of these source files, which changes whenever one of them does."""
     package = Path(__file__).parent.parent
     paths = sorted(path for room in _WRITERS for path in (package / room).rglob("*.py"))
     facts = [(str(path), (result := path.stat()).st_size, result.st_ctime_ns) for path in paths]

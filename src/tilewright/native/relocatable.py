@@ -2,10 +2,9 @@
 
     [a.o, b.o, ...] --join--> one object whose symbols are its own, but for those that are exported
 
-Sections stay as they are, each with its own alignment and relocations: what a relocation means is the final linker's
-matter, so nothing here depends on the processor. Symbols that one object defines and another one needs become one
-symbol; all that is not exported becomes local, so that two programs in one executable do not meet. System V ABI,
-chapter 4.
+Sections stay as they are, each with its own alignment and relocations: only the final linker interprets relocations, so
+nothing here depends on the processor. Symbols that one object defines and another one needs become one symbol; all that
+is not exported becomes local, so that two programs in one executable do not meet. System V ABI, chapter 4.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _OBJECT, _FILE = 1, 4
 _RESERVED, _ABSOLUTE = 0xFF00, 0xFFF1
 _STACK_NOTE = ".note.GNU-stack"
 _RETAINED_ONCE = (_STACK_NOTE, ".riscv.attributes", ".ARM.attributes")
-"""Sections that say something of the whole object: the first one's stands for all."""
+"""Sections that describe the whole object: that of the first object is kept for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How one class of ELF (32 or 64 bits) writes its tables."""
+    """The layout of the tables of one ELF class (32 or 64 bits)."""
 
     header: struct.Struct
     section: struct.Struct
@@ -70,7 +69,7 @@ class _Symbol:
 
 @dataclass(slots=True)
 class _Section:
-    """A section of the result. `link` and `target` are numbers of sections of the result."""
+    """A section of the result. `link` and `target` are indices of sections of the result."""
 
     name: str
     kind: int
@@ -85,7 +84,7 @@ class _Section:
 
 @dataclass(slots=True)
 class _Object:
-    """An object as it was read: its header's facts, its table of sections, its symbols."""
+    """A parsed object: facts of its header, its table of sections, its symbols."""
 
     name: str
     data: bytes
@@ -106,7 +105,7 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An object of several, and the names of what it still needs from outside."""
+    """The joined object, and the names of the symbols that it still needs from outside."""
 
     image: bytes
     needs: tuple[str, ...]
@@ -115,14 +114,15 @@ class Joined:
 def join(
     objects: Mapping[str, bytes], exports: Collection[str], constants: Mapping[str, bytes] | None = None
 ) -> Joined:
-    """One relocatable object of several.
+    """Join several relocatable objects into one.
 
     Args:
         objects: little-endian ELF objects for one processor, by names for messages.
         exports: symbols that stay global; all others become local.
         constants: further symbols and their bytes, which become read-only sections aligned to 64.
 
-    Raises CompileError if an image is none, if they do not fit each other, or if a symbol is missing or defined twice.
+    Raises CompileError if an image is not an ELF object, if they do not fit each other, or if a symbol is missing or
+    defined twice.
     """
     try:
         return _Joiner([_read(name, data) for name, data in objects.items()], set(exports), constants or {}).join()
@@ -170,8 +170,8 @@ def _string(table: bytes, at: int) -> str:
 
 @dataclass(slots=True)
 class _Joiner:
-    """`numbers` says which section of the result one of an object became, `locals` and `globals` are the symbols of the
-    result in their order, `indices` where each symbol of an object is among them."""
+    """Joins objects. `numbers` maps each object's sections to those of the result, `locals` and `globals` are the
+    symbols of the result in order, `indices` maps each object's symbols to them."""
 
     objects: list[_Object]
     exports: set[str]
@@ -197,7 +197,7 @@ class _Joiner:
         return Joined(self.write(tables), needs)
 
     def check(self) -> None:
-        """Raises CompileError where objects are for different processors, or too many."""
+        """Raise CompileError if objects are for different processors, or too many."""
         if sum(len(o.sections) for o in self.objects) >= _RESERVED:
             raise CompileError("too many sections for one object", expected=f"less than {_RESERVED}")
         kinds = {(o.bits, o.machine, o.flags) for o in self.objects}
@@ -233,8 +233,8 @@ class _Joiner:
             section.link, section.info = self.numbers.get((which, section.link), 0) if ordered else 0, 0
 
     def take_symbols(self) -> None:
-        """Locals first, as the format has it: those that were, then those that become local, then what is exported or
-        needed from outside."""
+        """Collect the symbols, locals first, as the format requires: those that were local, those that become local,
+        then those exported or needed from outside."""
         self.symbols.append(_Symbol("", 0, 0, 0, 0, 0))
         globals_: list[tuple[int, int, _Symbol]] = []
         for which, o in enumerate(self.objects):
@@ -261,7 +261,7 @@ class _Joiner:
                 self.indices[w, k] = self.defined[s.name]
 
     def take_constants(self, binding: int) -> None:
-        """Symbols of the constants that have this binding, unless they are there."""
+        """Add symbols of the constants that have this binding, unless they are already there."""
         for name, data in self.constants.items():
             if (name in self.exports) == (binding == _GLOBAL) and name not in self.defined:
                 number = 1 + next(k for k, s in enumerate(self.sections) if s.name == f".rodata.{name}")
@@ -276,7 +276,7 @@ class _Joiner:
         return len(self.symbols) - 1
 
     def relocations(self) -> list[_Section]:
-        """The tables of relocations with the result's numbers of symbols."""
+        """The tables of relocations with the symbol indices of the result."""
         form, tables = self.form, []
         mask = (1 << form.kind_bits) - 1
         for which, o in enumerate(self.objects):

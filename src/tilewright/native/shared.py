@@ -2,8 +2,8 @@
 
     file = memory, page by page:  headers, names, symbols, constants | code, jumps | table of addresses, variables
 
-What an object says of its own places is written once and for all; what only the loader knows (addresses, and the C
-library's functions) stands in `.rela.dyn`. System V ABI, chapters 4 and 5, and its AMD64 supplement.
+References within the object are resolved here; those that only the loader can resolve (absolute addresses, and the C
+library's functions) are listed in `.rela.dyn`. System V ABI, chapters 4 and 5, and its AMD64 supplement.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _LOAD, _DYNAMIC_SEGMENT, _STACK = 1, 2, 0x6474E551
 _READ, _WRITE, _EXECUTE = 4, 2, 1
 _PROGBITS, _STRTAB, _RELA, _HASH, _DYNAMIC_SECTION, _DYNSYM = 1, 3, 4, 5, 6, 11
 _ADDRESS, _TABLE_ENTRY, _OWN_ADDRESS = 1, 6, 8
-"""Relocations that the loader does: R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_RELATIVE."""
+"""Kinds of relocations that the loader applies: R_X86_64_64, R_X86_64_GLOB_DAT, R_X86_64_RELATIVE."""
 _LIBRARIES = ("libm.so.6", "libc.so.6")
 _JUMP = bytes.fromhex("ff25")  # jmp *offset(%rip)
 _STUB = 16
 _LIBRARY, _X86_64 = 3, 62
 _HEADERS = align_up(64 + 5 * _PROGRAM_HEADER.size, 64)
-"""Where what follows the header and those of five segments begins."""
+"""The offset of the first byte after the file header and the headers of five segments."""
 _CODE = 6
-"""The number of the section of code."""
+"""The index of the section of code."""
 
 
 def shared_object(image: bytes, exports: Sequence[str], name: str) -> bytes:
-    """A library with these functions of a relocatable image.
+    """Make a shared library from a relocatable image.
 
     Args:
         image: an x86-64 ELF object; what it does not define, the C library must have.
-        exports: symbols that the library shows.
-        name: of the library, by which programs linked with it look for it.
+        exports: the symbols that the library exports.
+        name: the library's name (DT_SONAME), by which programs linked with it look for it.
 
     Raises CompileError if the image is of another kind.
     """
@@ -57,7 +57,7 @@ def shared_object(image: bytes, exports: Sequence[str], name: str) -> bytes:
 
 @dataclass(slots=True)
 class _Part:
-    """A section of the library: where it stands, and what it has."""
+    """A section of the library with its offset and its content."""
 
     name: str
     kind: int
@@ -119,7 +119,7 @@ class _Linker:
         return _file([hashes, symbols, text, rela, constants, code, table, variables, dynamic])
 
     def _wanted(self) -> Iterator[Symbol]:
-        """The symbols that relocations name, but for the table of addresses itself."""
+        """The symbols that relocations refer to, except the table of addresses itself."""
         for _, _, kind, number, _ in self.image.relocations:
             if kind not in elf.OF_GOT:
                 yield self.image.symbols[number]
@@ -135,11 +135,11 @@ class _Linker:
         return list(dict.fromkeys(results))
 
     def _count_left(self) -> int:
-        """How many relocations are left to the loader: words, and entries of the table."""
+        """The number of relocations left to the loader: words in sections, and entries of the table of addresses."""
         return sum(kind == elf.WORD for _, _, kind, _, _ in self.image.relocations) + len(self._slotted())
 
     def _gather(self, name: str, at: int, flags: int) -> _Part:
-        """The sections with these flags one after another."""
+        """Concatenate the sections with these flags into one part."""
         sections = {k: s for k, s in self.image.sections.items() if s.flags & 7 == flags}
         part = _Part(
             name, _PROGBITS, flags, align_up(at, max([16, *(s.align for s in sections.values())])), bytearray()
@@ -151,7 +151,7 @@ class _Linker:
         return part
 
     def _place_stubs(self, code: _Part, imports: Iterable[str]) -> None:
-        """A jump through the table for each function from outside."""
+        """Write a jump through the table of addresses for each function from outside."""
         code.data += bytes(-len(code.data) % _STUB)
         for name in imports:
             self.stubs[name] = code.at + len(code.data)
@@ -170,13 +170,13 @@ class _Linker:
             self.left.append((slot, *entry))
 
     def _jump(self, code: _Part) -> None:
-        """Lead the jumps through their entries."""
+        """Let the jumps refer to their entries of the table."""
         places = {s.name: slot for s, slot in self.slots.items() if not s.section}
         for name, at in self.stubs.items():
             struct.pack_into("<i", code.data, at - code.at + len(_JUMP), places[name] - at - len(_JUMP) - 4)
 
     def _relocate(self, numbers: Mapping[str, int]) -> None:
-        """Fill in what sections say of other places; addresses are left to the loader."""
+        """Apply the relocations between sections; absolute addresses are left to the loader."""
         for number, offset, kind, which, addend in self.image.relocations:
             part, symbol = self.homes[number], self.image.symbols[which]
             place = self.image.sections[number].at + offset
@@ -209,12 +209,12 @@ class _Linker:
 
 
 def _after(part: _Part) -> int:
-    """Where the next part may begin."""
+    """The first offset after a part."""
     return align_up(part.at + len(part.data), 8)
 
 
 def _strings(names: Iterable[str]) -> tuple[bytearray, dict[str, int]]:
-    """A table of strings, and where each stands in it."""
+    """A string table, and the offset of each string in it."""
     data, offsets = bytearray(b"\0"), dict[str, int]()
     for name in names:
         offsets[name] = len(data)
@@ -237,7 +237,7 @@ def _hash_table(names: Sequence[str]) -> bytearray:
 
 
 def _file(parts: Sequence[_Part]) -> bytes:
-    """Headers, the parts at their places, and the table of sections, which linkers read."""
+    """The whole file: headers, the parts at their offsets, and the table of sections, which linkers read."""
     first_of = {name: next(p for p in parts if p.name == name) for name in (".rodata", ".text", ".got", ".dynamic")}
     constants, code, table, dynamic = first_of.values()
     end = dynamic.at + len(dynamic.data)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 UNROLL_COUNT = "llvm.loop.unroll.count"
-"""LLVM's name for the wish that it unrolls a loop."""
+"""The LLVM metadata that asks for a loop to be unrolled."""
 
 _UNQUOTED = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
 
@@ -14,7 +14,7 @@ _UNUSABLE = re.compile(r"[^A-Za-z0-9_]")
 
 
 def identifier(name: str, sigil: str) -> str:
-    """`name` as an LLVM identifier with `sigil` "%" or "@", quoted if it must be."""
+    """The LLVM identifier for `name` with `sigil` "%" or "@", quoted if it must be."""
     if _UNQUOTED.fullmatch(name):
         return sigil + name
     escaped = "".join(
@@ -61,7 +61,7 @@ class Writer:
         self.lines.append(f"  {text}")
 
     def reserve(self) -> int:
-        """Keep a line to be filled in later with `fill`."""
+        """Reserve a line, to be filled in later with `fill`."""
         self.lines.append("")
         return len(self.lines) - 1
 
@@ -84,7 +84,7 @@ class Writer:
         return name
 
     def declare(self, name: str, result: str, arguments: Sequence[str], attributes: str = "") -> str:
-        """`@name`, declared once in the module."""
+        """Declare a function once in the module; returns `@name`."""
         symbol = identifier(name, "@")
         self.declarations.setdefault(
             name, f"declare {result} {symbol}({', '.join(arguments)}){' ' + attributes if attributes else ''}"
@@ -92,12 +92,13 @@ class Writer:
         return symbol
 
     def table(self, element: str, entries: Sequence[str]) -> str:
-        """`@name` of a constant array, one for each content."""
+        """Define a constant array once for each content; returns `@name`."""
         content = f"[{len(entries)} x {element}] [{', '.join(f'{element} {entry}' for entry in entries)}]"
         return self.tables.setdefault(content, f"@table.{len(self.tables)}")
 
     def tile(self, body: str) -> str:
-        """`@name` of a function that moves a tile, one for each body; `tiles` has how often each is asked for."""
+        """Define a function that moves a tile once for each body; returns `@name`. `tiles` counts how often each is
+        requested."""
         self.tiles[body] = self.tiles.get(body, 0) + 1
         return f"@tile.{list(self.tiles).index(body)}"
 
@@ -108,20 +109,20 @@ class Writer:
         return self.inst(f"call {flags + ' ' if flags else ''}{result} {symbol}({operands})")
 
     def calls_of(self, function: str) -> int:
-        """How many calls of a function stand in the text so far."""
+        """The number of calls of a function in the text so far."""
         symbol = f"{identifier(function, '@')}("
         return sum(symbol in line for line in self.lines)
 
     def nontemporal(self) -> str:
-        """`, !nontemporal !N`: a store that goes past the caches."""
+        """The suffix `, !nontemporal !N` of a store that bypasses the caches."""
         if "!{i32 1}" not in "".join(self.metadata):
             self.metadata.append(f"!{len(self.metadata)} = !{{i32 1}}")
         number = next(k for k, text in enumerate(self.metadata) if text.endswith("= !{i32 1}"))
         return f", !nontemporal !{number}"
 
     def loop_metadata(self, *, vectorize: bool, unroll: bool, copies: int = 0) -> str:
-        """`, !llvm.loop !N` with what LLVM's own loop passes must leave alone; "" if nothing. With `copies`, how often
-        LLVM shall write the body in one iteration."""
+        """The suffix `, !llvm.loop !N` that tells LLVM's loop passes what to leave alone; "" if nothing. With `copies`,
+        how often LLVM shall unroll the body."""
         facts = []
         if not vectorize:
             facts.append('!{!"llvm.loop.vectorize.enable", i1 false}')

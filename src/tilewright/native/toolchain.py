@@ -1,4 +1,4 @@
-"""LLVM text to object code: the parts of it that kernels and support code have in common.
+"""Compiling LLVM text to object code: the parts that kernels and support code have in common.
 
 Which passes run is the caller's matter: `codegen/llvm/optimize.py` for kernels, `native/link.py` for support code.
 LLVM is loaded when it is first needed, since a process that only runs models never needs it.
@@ -17,7 +17,7 @@ _ready: set[str] = set()
 
 
 def llvm(*, every_target: bool = False) -> Any:
-    """llvmlite's LLVM, ready to make code for this machine, or for every target that it has."""
+    """The llvmlite module, initialised for this machine, or for every target that it supports."""
     import llvmlite.binding as binding
 
     with _lock:
@@ -48,13 +48,13 @@ _ASSEMBLY = re.compile(r'(?m)^[^;"\n]*\basm\b(?:\s+(?:sideeffect|alignstack|inte
 
 
 def has_assembly(text: str) -> bool:
-    """Whether LLVM text has machine instructions as text, at which LLVM, which has no assembler here, would abort."""
+    """Whether LLVM text contains inline or module assembly, which aborts LLVM here for lack of an assembler."""
     return _ASSEMBLY.search(text) is not None
 
 
 def parsed(text: str, triple: str, machine: Any, what: str, context: Any = None) -> Any:
-    """The module of LLVM text, verified and laid out for a machine; modules that are to be linked share a context.
-    Raises CompileError that names `what`."""
+    """Parse LLVM text to a verified module with the machine's data layout; modules to be linked share a context. Raises
+    CompileError that names `what`."""
     binding = llvm()
     try:
         module = binding.parse_assembly(text, context or binding.create_context())

@@ -22,11 +22,11 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 STACK = 1 << 20
-"""Bytes of the stack."""
+"""The size of a thread's stack in bytes."""
 PAGE = 1 << 16
-"""Bytes of a page of memory."""
+"""The size of a page of memory in bytes."""
 MAX_PAGES = 1 << 16
-"""Pages that 32 bits can address."""
+"""The number of pages that 32 bits can address."""
 _MAGIC = b"\0asm\x01\0\0\0"
 _TYPE, _IMPORT, _FUNCTION, _TABLE, _MEMORY, _GLOBAL, _EXPORT, _ELEMENT, _CODE, _DATA = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11
 _DATA_COUNT = 12
@@ -42,7 +42,7 @@ _POINTERS = {"__stack_pointer", "__memory_base", "__table_base"}
 
 
 class _Reader:
-    """Reads numbers and names."""
+    """Reads numbers and names from a WebAssembly binary."""
 
     def __init__(self, data: bytes, at: int = 0) -> None:
         self.data, self.at = data, at
@@ -119,7 +119,7 @@ def _vector(entries: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Symbol:
-    """`index` is the function, the global or the segment; `value` where data begins in its segment."""
+    """A symbol: `index` is that of its function, global or data segment, `value` the offset of data in its segment."""
 
     kind: int
     flags: int
@@ -134,8 +134,8 @@ class _Symbol:
 
 @dataclass(slots=True)
 class _Object:
-    """Imports are (module, name) and for functions the type; `code` are bodies without their lengths, `relocations`
-    (offset in the section's content, kind, index, addend)."""
+    """A parsed object. Imports are (module, name), for functions with the type; `code` are bodies without their
+    lengths, `relocations` are (offset in the section's content, kind, index, addend)."""
 
     name: str
     types: list[bytes] = field(default_factory=list)
@@ -153,7 +153,8 @@ class _Object:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """A module, what it imports from "env" (functions), and where the caller's memory may begin."""
+    """A linked module, the functions that it imports from "env", and the address at which the caller's memory may
+    begin."""
 
     module: bytes
     needs: tuple[str, ...]
@@ -167,15 +168,16 @@ def link(
     *,
     threads: int = 1,
 ) -> Linked:
-    """One module of several objects.
+    """Link several objects into one module.
 
     Args:
         objects: relocatable objects of wasm32, by names for messages.
-        exports: functions that the module shows.
+        exports: the functions that the module exports.
         constants: further symbols and their bytes, aligned to 64; their addresses are exported as globals.
         threads: how many stacks there are; with more than one the memory is imported and shared.
 
-    Raises CompileError if an image is no object, has what is not known here, or lacks a function of `exports`.
+    Raises CompileError if an image is not an object, uses an unsupported feature, or if a function of `exports` is
+    missing.
     """
     try:
         read = [_read(name, data) for name, data in objects.items()]
@@ -362,7 +364,7 @@ class _Linker:
             self.end += len(data)
 
     def make_globals(self) -> None:
-        """The stack's pointer, the bases, and a constant for each address that code asks for."""
+        """Make the globals: the stack pointer, the bases, and a constant for each address that code refers to."""
         self.globals["env", "__stack_pointer"] = 0
         self.initial.append(STACK)
         for k, o in enumerate(self.objects):
@@ -381,7 +383,7 @@ class _Linker:
                 self.initial.append(value)
 
     def in_table(self, function: int) -> int:
-        """The place in the table of a function whose address is taken."""
+        """The index in the function table of a function whose address is taken."""
         if function < 0:
             raise ValueError("the address of a function that is nowhere")
         return self.table.setdefault(function, len(self.table) + 1)
@@ -421,7 +423,7 @@ class _Linker:
         raise ValueError(f"a relocation of kind {kind} in {o.name}")
 
     def body(self, which: int, at: int, body: bytes) -> bytes:
-        """A function's body with its numbers filled in, each as short as it can be."""
+        """A function's body with its relocations applied, each number in its shortest form."""
         out, last = bytearray(), 0
         for offset, kind, index, addend in self.objects[which].code:
             place = offset - at

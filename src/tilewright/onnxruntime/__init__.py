@@ -1,8 +1,8 @@
 """ONNX Runtime's names for Tilewright: `import tilewright.onnxruntime as onnxruntime` instead of `import onnxruntime`.
 
-`InferenceSession` is also `tw.Session`. What decides nothing here (logs, allocators, telemetry) is accepted; what
-cannot be had (libraries of custom operators, adapters, other devices) is refused. docs/tutorial/from-onnxruntime.md
-lists both.
+`InferenceSession` is also `tw.Session`. Settings without a meaning here (logs, allocators, telemetry) are accepted and
+ignored; features that are missing (libraries of custom operators, adapters, other devices) raise an error.
+docs/tutorial/from-onnxruntime.md lists both.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tilewright.onnxruntime.values import OrtValue as OrtValue
 
 
 def get_available_providers() -> list[str]:
-    """The execution providers that there are: the processor's."""
+    """The available execution providers: the CPU's."""
     return list(PROVIDERS)
 
 
 def get_all_providers() -> list[str]:
-    """The execution providers that there may be."""
+    """All execution providers of Tilewright: the CPU's."""
     return list(PROVIDERS)
 
 
@@ -61,27 +61,27 @@ def get_build_info() -> str:
 
 
 def get_default_session_options() -> SessionOptions:
-    """New options."""
+    """A new `SessionOptions` object."""
     return SessionOptions()
 
 
 def set_default_logger_verbosity(level: int) -> None:
-    """Nothing: sessions have no messages of several verbosities."""
+    """Has no effect: sessions have no messages of different verbosity."""
 
 
 def set_seed(seed: int) -> None:
-    """Refused: random operators are seeded by their attribute."""
+    """Raises an error: random operators are seeded by their attribute."""
     from tilewright.onnxruntime.errors import Fail
 
     raise Fail("there is no seed of all sessions", hint="give the operators of the model their attribute 'seed'")
 
 
 def enable_telemetry_events() -> None:
-    """Nothing: there is no telemetry."""
+    """Has no effect: there is no telemetry."""
 
 
 def disable_telemetry_events() -> None:
-    """Nothing: there is no telemetry."""
+    """Has no effect: there is no telemetry."""
 
 
 def __getattr__(name: str) -> Any:

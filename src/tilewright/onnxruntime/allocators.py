@@ -41,7 +41,7 @@ class OrtArenaCfg:
 
 
 def create_and_register_allocator(info: OrtMemoryInfo, config: OrtArenaCfg | None = None) -> None:
-    """Nothing: sessions do not share allocators, each call has the arena that its program needs."""
+    """Has no effect: sessions do not share allocators, and each call has the arena that its program needs."""
 
 
 __all__ = ["OrtArenaCfg", "create_and_register_allocator"]

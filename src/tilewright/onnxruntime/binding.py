@@ -1,4 +1,4 @@
-"""`IOBinding`: inputs and outputs that are told once and used by several runs. Here all of them lie in main memory, so
+"""`IOBinding`: inputs and outputs that are bound once and used by several runs. Here all of them lie in main memory, so
 that nothing is copied between devices; an output that is bound to memory is written there."""
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ class IOBinding:
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Forget all outputs, and what runs gave."""
+        """Forget all bound outputs, and the results of earlier runs."""
         self._bound.clear()
         self._results.clear()
 
     def synchronize_inputs(self) -> None:
-        """Nothing: inputs are where they are read."""
+        """Has no effect: inputs are read in place."""
 
     def synchronize_outputs(self) -> None:
-        """Nothing: outputs are there when a run is over."""
+        """Has no effect: outputs are complete when a run ends."""
 
     # -- results -------------------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class IOBinding:
         return self._bound
 
     def keep(self, results: dict[str, Any]) -> None:
-        """Take what a run gave."""
+        """Store the results of a run."""
         self._results = results
 
     def _input(self, name: str) -> NodeArg:
@@ -116,7 +116,8 @@ def _named(args: Sequence[NodeArg], name: str) -> NodeArg:
 
 
 def _memory(device: str | OrtDevice, rest: Sequence[Any], named: dict[str, Any]) -> Array | None:
-    """The memory that a caller means by (number,) element type, shape and address; None for new memory."""
+    """The array at the memory that a caller describes by (number,) element type, shape and address; None for new
+    memory."""
     check_device(device)
     names = ["device_id", "element_type", "shape", "buffer_ptr"] if isinstance(device, str) else _WHERE
     arguments = dict(zip(names, rest, strict=False)) | named

@@ -26,7 +26,7 @@ class NodeArg:
     """An input or output.
 
     Args:
-        name: as the file has it.
+        name: its name in the file.
         type: "tensor(float)", "seq(tensor(int64))", "optional(tensor(float))", "map(string,tensor(float))".
         shape: a number, a name or None (unknown) for each dimension; empty for scalars and where nothing is stated.
     """
@@ -41,7 +41,7 @@ class NodeArg:
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """The file's description of itself. `version` is the model's, not the format's."""
+    """The file's metadata. `version` is the model's version, not that of the file format."""
 
     producer_name: str = ""
     graph_name: str = ""
@@ -95,7 +95,7 @@ def type_text(kind: onnx.TypeProto) -> str:
 
 
 def element_of(type: str) -> str | None:
-    """The element type of "tensor(float)" or "optional(tensor(float))"; None for what is no tensor."""
+    """The element type in "tensor(float)" or "optional(tensor(float))"; None if the type is not a tensor."""
     inner = type.removeprefix("optional(") if type.startswith("optional(") else type
     return inner.removeprefix("tensor(").rstrip(")") if inner.startswith("tensor(") else None
 

@@ -1,4 +1,5 @@
-"""Places where values lie, in ONNX Runtime's names. Any may be described; programs run on the processor alone."""
+"""Descriptions of devices and memory with ONNX Runtime's names. Any can be described, but programs run on the CPU
+only."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ class OrtMemoryInfo:
         alignment: int,
         allocator_type: OrtAllocatorType,
     ) -> OrtMemoryInfo:
-        """A description by the arguments of ONNX Runtime's second function; the alignment decides nothing."""
+        """A description from the arguments of ONNX Runtime's `create_v2`; the alignment is ignored."""
         return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, device_mem_type, vendor_id)
 
 
@@ -95,7 +96,7 @@ class OrtDevice:
     """A device.
 
     Args:
-        kind: a number of ONNX Runtime's, `OrtDevice.cpu()`.
+        kind: ONNX Runtime's number of the kind of device, such as `OrtDevice.cpu()`.
     """
 
     def __init__(self, kind: int, memory: int = 0, index: int = 0, vendor: int = 0) -> None:
@@ -103,7 +104,7 @@ class OrtDevice:
 
     @staticmethod
     def make(name: str, index: int = 0, vendor: int = -1) -> OrtDevice:
-        """The device of a name; InvalidArgument for a name that is none."""
+        """The device with a name. Raises InvalidArgument for an unknown name."""
         if name.lower() not in _DEVICES:
             raise InvalidArgument(f"Unsupported device type: {name}", expected=f"one of {sorted(_DEVICES)}")
         kind, usual = _DEVICES[name.lower()]
@@ -150,7 +151,7 @@ class OrtDevice:
 
 
 def check_device(device: str | OrtDevice) -> None:
-    """Raise InvalidArgument for a device other than the processor."""
+    """Raise InvalidArgument for a device other than the CPU."""
     name = device.lower() if isinstance(device, str) else device.device_type()
     if name not in ("cpu", 0):
         raise InvalidArgument("programs run on the processor", expected="device 'cpu'", got=repr(name))

@@ -12,7 +12,7 @@ from tilewright.support.errors import ArtifactError, CallError, Error, ModelErro
 
 
 class Fail(CallError):
-    """A call that could not be made, for another reason than its arguments."""
+    """A call that failed for another reason than its arguments."""
 
 
 class InvalidArgument(CallError):
@@ -20,11 +20,11 @@ class InvalidArgument(CallError):
 
 
 class RuntimeException(CallError):
-    """A call that failed while it ran."""
+    """A call that failed while it was running."""
 
 
 class EPFail(CallError):
-    """A call that failed in one of the runtimes that compute what is not compiled."""
+    """A call that failed in a host that runs nodes which are not compiled."""
 
 
 class NoSuchFile(ModelError):
@@ -44,7 +44,7 @@ class InvalidGraph(ModelError):
 
 
 class NotImplemented(UnsupportedError):
-    """A model that uses what neither Tilewright nor those beside it implement."""
+    """A model with an operator or feature that neither Tilewright nor its fallback hosts implement."""
 
 
 class EngineError(Error):

@@ -1,4 +1,4 @@
-"""The inputs of a run as the compiled model takes them, and what is wrong with them in ONNX Runtime's words."""
+"""The conversion of a run's inputs for the compiled model, and errors about them in ONNX Runtime's wording."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tilewright.support.errors import CallError
 
 
 def check_names(inputs: Sequence[NodeArg], others: Sequence[NodeArg], feed: Mapping[str, Any]) -> None:
-    """Raise ValueError if inputs are missing that are not optional, InvalidArgument for names that there are not.
+    """Raise ValueError if inputs are missing that are not optional, InvalidArgument for names that are not inputs.
 
     Args:
         others: initializers that a feed may have as well.
@@ -30,7 +30,7 @@ def check_names(inputs: Sequence[NodeArg], others: Sequence[NodeArg], feed: Mapp
 
 
 def as_input(value: Any, arg: NodeArg) -> Any:
-    """A value of a feed as the model takes it: an array of the stated type, a list of arrays, a dict, or None."""
+    """Convert a value of a feed for the model: an array of the stated type, a list of arrays, a dict, or None."""
     if isinstance(value, OrtValue):
         value = value._value
     kind = arg.type
@@ -95,7 +95,7 @@ def _check_shape(array: Array, arg: NodeArg) -> None:
 
 
 def _as_strings(value: Any) -> Array:
-    """Strings as an array of Python's: bytes are UTF-8, and a void's zeros at its end are its own."""
+    """An object array of Python strings: bytes are decoded as UTF-8, and trailing zeros of void values are kept."""
     array = np.asarray(value)
     if array.dtype.kind in "SV":
         items = [np.asarray(v).tobytes() if array.dtype.kind == "V" else bytes(v) for v in array.reshape(-1)]

@@ -12,7 +12,7 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.
 
 
 class _Callback(logging.Handler):
-    """Calls a function with ONNX Runtime's five words of a message."""
+    """Calls a function with the five arguments that ONNX Runtime passes about a message."""
 
     def __init__(self, callback: Callable[[int, str, str, str, str], None]) -> None:
         super().__init__()

@@ -121,7 +121,7 @@ class SessionOptions(_Entries):
         super().__setattr__(name, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Set an entry of the configuration."""
+        """Set an entry of the configuration to a text."""
         self._entries[key] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -129,15 +129,15 @@ class SessionOptions(_Entries):
         return self._entry(key, "SessionOptions")
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
-        """Let the symbolic dimension of this name be a number."""
+        """Fix the symbolic dimension with this name to a number."""
         self.sizes_by_name[name] = int(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """Let dimensions that the file says to be of this kind ("DATA_BATCH") be a number."""
+        """Fix dimensions that the file marks with this denotation ("DATA_BATCH") to a number."""
         self.sizes_by_denotation[denotation] = int(size)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
-        """Let an initializer of the model have another value."""
+        """Replace the value of an initializer of the model."""
         self.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
@@ -168,7 +168,7 @@ class SessionOptions(_Entries):
             self.files[name] = view[:length]
 
     def register_custom_ops_library(self, path: str) -> None:
-        """Refused: such a library is made for ONNX Runtime's own memory and kernels."""
+        """Raises an error: such a library needs ONNX Runtime's own memory and kernels."""
         raise Fail(
             f"Failed to load library {path} with error: operators of a library of ONNX Runtime's cannot be used",
             hint="give classes of onnx.reference: tw.compile(model, custom_ops=[...]), then tw.Session(model)",
@@ -211,7 +211,7 @@ class RunOptions(_Entries):
         return self._entry(key, "RunOptions")
 
     def add_active_adapter(self, adapter: object) -> None:
-        """Refused: adapters are weights that are added at each run."""
+        """Raises an error: adapters, weights that are added at each run, are not supported."""
         raise Fail("adapters are not supported", hint="add their product to the weights, and model.update(weights)")
 
 

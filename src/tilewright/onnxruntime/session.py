@@ -1,4 +1,4 @@
-"""`InferenceSession` (`tw.Session`): a compiled model with the face of ONNX Runtime's session.
+"""`InferenceSession` (`tw.Session`): a compiled model with the interface of ONNX Runtime's session.
 
 import tilewright.onnxruntime as onnxruntime     the one line that changes
 
@@ -148,7 +148,7 @@ class InferenceSession:
         return IOBinding(self)
 
     def _asked(self, names: Sequence[str] | None) -> Sequence[str]:
-        """The outputs that a caller asks for."""
+        """The names of the requested outputs; all of them for None."""
         if not names:
             return self._output_names
         if isinstance(names, str):
@@ -170,7 +170,7 @@ class InferenceSession:
         return results
 
     def _computed(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, Any]:
-        """All outputs by name. What fits as it is goes to the model at once; all else is looked at first."""
+        """All outputs by name. Values that fit go to the model unchanged; others are checked and converted first."""
         if self._arrays and feed.keys() == self._names and not targets and all(map(_is_array, feed.values())):
             try:
                 return self._model.run(feed)
@@ -191,7 +191,7 @@ class InferenceSession:
             raise InvalidArgument(str(error)) from error
 
     def _variant(self, overridden: frozenset[str]) -> Compiled:
-        """The model with these initializers as inputs, which is compiled when it is first asked for."""
+        """The model with these initializers as inputs, compiled at the first request."""
         if not overridden:
             return self._model
         if overridden not in self._variants:
@@ -252,13 +252,13 @@ class InferenceSession:
         return []
 
     def enable_fallback(self) -> None:
-        """Nothing: there is one provider."""
+        """Has no effect: there is one provider."""
 
     def disable_fallback(self) -> None:
-        """Nothing: there is one provider."""
+        """Has no effect: there is one provider."""
 
     def end_profiling(self) -> str:
-        """Write the profile that the options asked for; gives the file's name, "" if they did not."""
+        """Write the profile that the options requested; returns the file's name, or "" if none was requested."""
         if self._log is None:
             warnings.warn("profiling is not enabled: SessionOptions.enable_profiling", stacklevel=2)
             return ""
@@ -290,7 +290,8 @@ def _is_array(value: object) -> bool:
 
 
 class _Core:
-    """The core of ONNX Runtime's session, for programs that reach for it: the order of arguments differs."""
+    """The object that ONNX Runtime's sessions keep in `_sess`, for programs that use it: the order of its arguments
+    differs."""
 
     def __init__(self, session: InferenceSession) -> None:
         self._session = session
@@ -308,7 +309,7 @@ class _Core:
 
 
 class SessionIOBinding(IOBinding):
-    """A binding for what lies after a session."""
+    """A binding made from the object that a session keeps in `_sess`, or from a session."""
 
     def __init__(self, core: _Core | InferenceSession) -> None:
         super().__init__(core._session if isinstance(core, _Core) else core)

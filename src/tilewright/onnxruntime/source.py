@@ -1,4 +1,4 @@
-"""From what a session is given to a compiled model: the file read, options put into it, and the model's description."""
+"""Compiles the model that a session is given: the file is read, options are applied, and the model is described."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Source:
 
 
 def source_of(value: Any, options: SessionOptions, from_model: bool, compile_options: Mapping[str, Any]) -> Source:
-    """Read, change and compile what a session is given.
+    """Read a session's model, apply options to it and compile it.
 
     Args:
         value: the path of an ONNX file or a .tw file, the bytes of an ONNX file, an `onnx.ModelProto`, or a model that

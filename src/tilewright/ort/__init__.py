@@ -7,7 +7,7 @@
     options.add_provider_for_devices(tilewright.ort.register(), {})
     session = onnxruntime.InferenceSession("model.onnx", options)
 
-What Tilewright does not take of a model runs on ONNX Runtime's own provider, node by node (docs/onnxruntime.md).
+Nodes that Tilewright does not take run on ONNX Runtime's own provider (docs/onnxruntime.md).
 """
 
 from __future__ import annotations

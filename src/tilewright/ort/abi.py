@@ -1,4 +1,4 @@
-"""ONNX Runtime's C interface as numbers: which place of which table has which function, and how it is called.
+"""ONNX Runtime's C interface as numbers: the index of each function in its table, and the kinds of its parameters.
 
 The interface is append-only: a function keeps its place in all later releases. What stands here is version 24 of it
 (`onnxruntime_c_api.h` and `onnxruntime_ep_c_api.h` of release 1.24), which every release in `TESTED` has.
@@ -7,10 +7,10 @@ The interface is append-only: a function keeps its place in all later releases. 
 from __future__ import annotations
 
 API_VERSION = 24
-"""The version of the interface that is asked for, and that our structs state."""
+"""The version of the interface that is requested, and that our structs declare."""
 
 POINTER, SIZE, INT = "p", "z", "i"
-"""Kinds of parameters: an address, a `size_t` or an `int64_t`, an `int` or an enumeration."""
+"""Kinds of parameters: an address; a `size_t` or an `int64_t`; an `int` or an enumeration."""
 
 # name: (place, parameters). Each of these gives a status.
 CHECKED: dict[str, tuple[int, str]] = {
@@ -85,11 +85,11 @@ FACTORY = (
 )  # fmt: skip
 """The functions of `OrtEpFactory`, which begins with its version in a word of its own."""
 PROVIDER = ("GetName", "GetCapability", "Compile", "ReleaseNodeComputeInfos")
-"""The functions of `OrtEp` that we have; the rest may be null."""
+"""The functions of `OrtEp` that we implement; the rest may be null."""
 NODE = ("CreateState", "Compute", "ReleaseState")
 """The functions of `OrtNodeComputeInfo`."""
 STRUCT_WORDS = 64
-"""Words of a struct that is given to ONNX Runtime: more than any release has, the rest are null."""
+"""Words of a struct that is passed to ONNX Runtime, more than in any release; unused ones are null."""
 OPTIONS_WORDS = 2
 """Words of `OrtNodeFusionOptions`: its version, and whether initializers are dropped (the fifth byte)."""
 

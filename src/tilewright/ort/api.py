@@ -14,7 +14,7 @@ _KINDS = {POINTER: ctypes.c_void_p, SIZE: ctypes.c_size_t, "i": ctypes.c_int, ""
 
 
 class OrtError(CallError):
-    """A function of ONNX Runtime has failed: its message."""
+    """Raised with the message of a function of ONNX Runtime that failed."""
 
 
 class Api:
@@ -23,7 +23,7 @@ class Api:
     Args:
         base: the address of its `OrtApiBase`.
 
-    Raises OrtError if it does not have the version of the interface that this is written for.
+    Raises OrtError if it lacks version `API_VERSION` of the interface.
     """
 
     def __init__(self, base: int) -> None:
@@ -41,11 +41,11 @@ class Api:
         self._checked = _functions(self.address, CHECKED) | _functions(self.free("GetEpApi"), EP_CHECKED)
 
     def free(self, name: str, *arguments: Any) -> Any:
-        """Call a function that gives no status."""
+        """Call a function that returns no status."""
         return self._free[name](*arguments)
 
     def call(self, name: str, *arguments: Any) -> None:
-        """Call a function that gives a status. Raises OrtError with its message."""
+        """Call a function that returns a status. Raises OrtError with its message."""
         status = self._checked[name](*arguments)
         if status:
             message = ctypes.string_at(self.free("GetErrorMessage", status)).decode(errors="replace")
@@ -53,7 +53,7 @@ class Api:
             raise OrtError(message, where=name)
 
     def succeeds(self, name: str, *arguments: Any) -> bool:
-        """Call a function whose failure says something by itself; whether it succeeded."""
+        """Call a function whose failure is an answer rather than an error; returns whether it succeeded."""
         status = self._checked[name](*arguments)
         if status:
             self.free("ReleaseStatus", status)
@@ -77,7 +77,8 @@ class Api:
         return ctypes.string_at(address).decode() if address else ""
 
     def handles(self, name: str, owner: int) -> list[int]:
-        """A list: of `Graph_GetNodes`, or any function that has a twin such as `Graph_GetNumNodes`."""
+        """The list returned by `Graph_GetNodes`, or by another function with a counterpart such as
+        `Graph_GetNumNodes`."""
         count = self.number(name.replace("_Get", "_GetNum"), owner)
         array = (ctypes.c_void_p * max(count, 1))()
         self.call(name, owner, array, count)
@@ -85,7 +86,7 @@ class Api:
 
 
 def status(base: int, code: int, message: str) -> int:
-    """The address of a new status of the ONNX Runtime with this `OrtApiBase`; the receiver releases it."""
+    """The address of a new status made by the ONNX Runtime with this `OrtApiBase`; the receiver releases it."""
     api = function(word_at(base), ctypes.c_void_p, ctypes.c_uint32)(1)  # a function of the first version
     create = function(word_at(api), ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
     return int(create(code, message.encode().replace(b"\0", b"?")))

@@ -1,5 +1,5 @@
-"""A call of a node that native code has left to Python: sizes that are new and large, data that decides sizes, sizes
-that the program was not made for, and everything that is wrong with the arguments, which is said here."""
+"""Calls of a node that native code leaves to Python: new large sizes, sizes that data decides, sizes for which the
+program was not made, and invalid arguments, for which this module raises the errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tilewright.support.errors import CallError
 Shapes = tuple[tuple[int, ...], ...]
 
 MAX_VARIANTS = 16
-"""Programs for single sizes that a node has at a time; the oldest goes first."""
+"""The number of programs for single sizes that a node keeps; the oldest is dropped first."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Computed:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, api: Api, context: int) -> None:
-        """Run on the tensors of a kernel's context. Raises Error that says what is wrong with them."""
+        """Run on the tensors of a kernel's context. Raises Error if they are invalid."""
         model, arrays = self.group.model, dict[str, np.ndarray[Any, Any]]()
         for spec, number in zip(model.inputs, self.inputs, strict=True):
             value = api.handle("KernelContext_GetInput", context, number)
@@ -71,7 +71,7 @@ class Computed:
 
 
 def _takes(model: Model, arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
-    """Whether a program was made for sizes such as these."""
+    """Whether a program accepts sizes such as these."""
     symbols = {s.name: s for s in model.manifest.symbols}
     sizes = [
         (symbols[dim], size)

@@ -1,7 +1,7 @@
 """A graph of ONNX Runtime as an ONNX model: what a session has loaded and simplified, read back through its interface.
 
 What cannot be read back (an attribute or a type that the interface has no functions for) is left out, and the node is
-said to be opaque: it is never taken.
+marked as opaque: Tilewright never takes it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _A = onnx.AttributeProto
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A graph of ONNX Runtime that was read.
+    """A graph of ONNX Runtime as an ONNX model.
 
     Args:
-        model: it as a model.
+        model: the model.
         nodes: the handles of its nodes, in the order of `model.graph.node`.
-        opaque: nodes, by their number, that cannot be said in ONNX.
+        opaque: the indices of nodes that cannot be expressed in ONNX.
     """
 
     model: onnx.ModelProto
@@ -56,7 +56,7 @@ class _Reader:
     outermost: int = 0
 
     def fill(self, out: onnx.GraphProto, graph: int, depth: int) -> list[int]:
-        """Write a graph down; gives its nodes' handles."""
+        """Write a graph to a GraphProto; returns its nodes' handles."""
         if depth > MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
         api = self.api
@@ -146,7 +146,7 @@ class _Reader:
                 raise OrtError("an attribute of a kind that cannot be read", where=name, got=kind)
 
     def bytes_of(self, attribute: int, kind: int) -> bytes:
-        """The elements of an attribute."""
+        """The elements of an attribute as bytes."""
         needed = ctypes.c_size_t()
         self.api.succeeds("ReadOpAttr", attribute, kind, None, 0, ctypes.byref(needed))  # says how many bytes
         data = ctypes.create_string_buffer(max(needed.value, 1))
@@ -167,7 +167,7 @@ class _Reader:
     # -- values --------------------------------------------------------------------------------------------------------
 
     def value_info(self, info: int) -> onnx.ValueInfoProto:
-        """A value's name and type; the name alone where it is no tensor, or nothing is known."""
+        """A value's name and type; only the name if it is not a tensor or its type is unknown."""
         api, out = self.api, onnx.ValueInfoProto(name=self.name(info))
         type = api.handle("GetValueInfoTypeInfo", info)
         if not type or api.number("GetOnnxTypeFromTypeInfo", type) != abi.TENSOR:

@@ -1,7 +1,8 @@
-"""The choice of nodes that become programs: as few groups as the order of the nodes allows, each one program.
+"""The choice of nodes that become programs: the fewest groups that the order of the nodes allows, each compiled as one
+program.
 
-The rules are those of `tw.compile` for models in parts (`parts/plan.py`), but that here nothing waits for a call: what
-would be compiled once a value or a type is known is left to ONNX Runtime.
+The rules are those of `tw.compile` for models in parts (`parts/plan.py`), except that nothing waits for a call: nodes
+that need a value or a type which only a call shows are left to ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError, Error, UnsupportedError
 
 Build = Callable[[Imported, str], Model]
-"""From a graph with its weights to a loaded program."""
+"""Compiles a graph with its weights to a loaded program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that one program computes, by their numbers.
+    """Nodes, by index, that one program computes.
 
     Args:
         inputs, outputs: names of values, in the program's order.
@@ -46,14 +47,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """The groups, and why the other nodes are not in one, by their numbers."""
+    """The groups, and for each other node, by index, the reason why it is in none."""
 
     groups: tuple[Group, ...]
     left: dict[int, Error]
 
 
 def group(read: Read, build: Build) -> Grouped:
-    """Divide a graph, and compile its groups. Raises ModelError for what is no model."""
+    """Divide a graph into groups and compile them. Raises ModelError for an invalid model."""
     section = _section(read)
     types = stated_types(section, {})
     result, left = _survey(section, types, read)

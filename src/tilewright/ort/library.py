@@ -1,4 +1,4 @@
-"""The provider as a shared library: what ONNX Runtime loads, as LLVM text that we compile and link ourselves.
+"""The shared library of the provider that ONNX Runtime loads, as LLVM text that is compiled and linked here.
 
 Its functions are those of ONNX Runtime's plug-in interface. What happens once a session (which nodes are taken, their
 compilation) is left to Python, through the addresses in a table that Python fills in (`provider.py`) and empties when
@@ -42,7 +42,7 @@ HOOKS: dict[str, tuple[str, str]] = {
 }
 """Functions of Python: what each gives (an address is that of a status) and its parameters, all of a word."""
 SUPPORT = ("tw_find", "tw_in_range", "tw_overlap", "tw_take_dl_input")
-"""Functions of the runtime that a call needs."""
+"""Functions of the runtime that a call uses."""
 TABLE = Struct("api", "name", "vendor", "version", *HOOKS, *SUPPORT)
 """The table that Python fills in: the address of `OrtApi`, three texts, functions of Python, those of the runtime."""
 NODE_INFO = Struct("version", *NODE, "model*", "inputs*", "outputs*")
@@ -55,7 +55,7 @@ _NULL_RESULT = {"tw_ort_allocator": 4, "tw_ort_transfer": 2, "tw_ort_stream": 4}
 
 
 def library_text() -> str:
-    """The LLVM text of the library."""
+    """The LLVM text of the provider's library."""
     m = Module(host_triple())
     m.variable("tw_ort_words", TABLE.size)
     m.string("tw_ort_ended", "tilewright: the Python interpreter has ended")
@@ -97,7 +97,7 @@ def _word(f: Function, offset: int) -> Value:
 
 
 def _ended(f: Function) -> Value:
-    """A status that says that Python has ended; null, which means success, where there never was any."""
+    """A status which says that Python has ended; null (success) if no `OrtApi` was ever set."""
     api, result = _word(f, TABLE.api), f.var(PTR, 0)
     with f.when(api.ne(0)):
         create = f.load(PTR, api, 8 * UNCHECKED["CreateStatus"][0])
@@ -106,7 +106,7 @@ def _ended(f: Function) -> Value:
 
 
 def _forward(m: Module, hook: str, result: str, count: int) -> None:
-    """`tw_ort_HOOK`: what Python has for it."""
+    """Define `tw_ort_HOOK`, which calls the Python function in the table."""
     with m.function(f"tw_ort_{hook}", result, _words(count)) as (f, values):
         target = _word(f, getattr(TABLE, hook))
         with f.when(target.ne(0)):
@@ -122,7 +122,7 @@ def _forward(m: Module, hook: str, result: str, count: int) -> None:
 
 
 def _answers(m: Module) -> None:
-    """Functions that always say the same."""
+    """Define the functions that always return the same value."""
     with m.function("tw_ort_nothing", VOID, _words(2)) as (f, _):
         f.ret()
     with m.function("tw_ort_no", I32, _words(1)) as (f, _):
@@ -136,7 +136,7 @@ def _answers(m: Module) -> None:
 
 
 def _entries(m: Module) -> None:
-    """The two functions by whose names ONNX Runtime knows a provider's library."""
+    """Define the two functions that ONNX Runtime looks up by name in a provider's library."""
     with m.function("CreateEpFactories", PTR, _words(6)) as (f, values):
         f.ret(f.call(PTR, "tw_ort_create_factories", *values))
     with m.function("ReleaseEpFactory", PTR, _words(1)) as (f, _):
@@ -186,7 +186,7 @@ class _Compute:
             f.ret(f.call(PTR, "tw_ort_compute_slowly", self.info, self.context))
 
     def ask(self, name: str, *arguments: Value, layout: Value | None = None) -> None:
-        """Call a function of the interface, and give back a status that is not success."""
+        """Call a function of the interface, and return its status to the caller unless it is success."""
         f = self.f
         status = f.call(PTR, f.load(PTR, self.api, 8 * CHECKED[name][0]), *arguments)
         with f.when(status.ne(0)):

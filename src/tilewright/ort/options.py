@@ -12,20 +12,20 @@ from tilewright.support.errors import CallError
 from tilewright.support.machine import usable_cpus
 
 PREFIX = "ep.tilewrightexecutionprovider."
-"""How ONNX Runtime begins the names of a provider's settings among a session's: with the provider's in lower case."""
+"""The prefix of a provider's settings among a session's: it contains the provider's name in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Threads of a call at most, and the type in which products multiply (docs/accuracy.md)."""
+    """Options of the provider: the most threads of a call, and the type in which products multiply
+    (docs/accuracy.md)."""
 
     threads: int
     precision: Precision
 
 
 def parse_options(entries: Mapping[str, str]) -> Options:
-    """The provider's settings among a session's. Raises CallError for unknown ones and for values that make no
-    sense."""
+    """The provider's settings among a session's. Raises CallError for unknown settings and invalid values."""
     mine = {k[len(PREFIX) :]: v for k, v in entries.items() if k.startswith(PREFIX)}
     unknown = sorted(mine.keys() - {"threads", "precision"})
     if unknown:

@@ -1,7 +1,7 @@
-"""The execution provider: what ONNX Runtime calls once a library, a session or a graph.
+"""The execution provider: the functions that ONNX Runtime calls once for each library, session or graph.
 
-Every function here is called from C: an exception becomes a status with its message, whatever it is. Structs that are
-given to ONNX Runtime stay until it says that it is done with them.
+Every function here is called from C: every exception becomes a status with its message. Structs that are passed to ONNX
+Runtime are kept until it releases them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Provider:
         self._open()
 
     def _open(self) -> None:
-        """Let the library call Python."""
+        """Enable the library's calls to Python by filling in its table."""
         support = native().linked.addresses
         words = [
             *map(ctypes.addressof, self._texts),
@@ -67,7 +67,7 @@ class Provider:
             set_word(self._table + TABLE.name + 8 * k, word)
 
     def close(self) -> None:
-        """Let the library call Python no more: the interpreter ends."""
+        """Disable the library's calls to Python, as the interpreter ends."""
         for name in HOOKS:
             set_word(self._table + getattr(TABLE, name), 0)
 
@@ -105,7 +105,8 @@ class Provider:
             self.sessions.pop(ep, None)
 
     def capability(self, ep: int, graph: int, support: int) -> None:
-        """Say which nodes are taken. What is wrong with a model is ONNX Runtime's to say: nothing is taken of it."""
+        """Tell ONNX Runtime which nodes Tilewright takes; none of an invalid model, about which ONNX Runtime reports
+        the error."""
         api, session = self._api(), self.sessions[ep]
         if api.handle("Graph_GetParentNode", graph):
             return  # the body of a loop or branch: taken with its node, or not at all
@@ -179,7 +180,7 @@ class Provider:
         return _Node(info, tables, computed)
 
     def _struct(self, fields: tuple[str, ...], entries: Mapping[str, str]) -> Memory:
-        """A struct of ONNX Runtime: the version, then functions."""
+        """A struct of ONNX Runtime: a version, then the addresses of functions."""
         memory = Memory(8 * abi.STRUCT_WORDS)
         memory[0] = abi.API_VERSION
         for k, name in enumerate(fields, 1):
@@ -187,7 +188,7 @@ class Provider:
         return memory
 
     def _hook(self, name: str) -> Any:
-        """A method as a C function that gives a status, null if all is well."""
+        """A method as a C function that returns a status, null for success."""
         result, parameters = HOOKS[name]
         method: Callable[..., None] = getattr(self, name)
 
@@ -243,7 +244,7 @@ class _Session:
     left: list[str] = field(default_factory=list)
 
     def build(self, imported: Imported, name: str) -> Model:
-        """A program of a group."""
+        """Compile the program of a group."""
         options = CompileOptions(threads=self.options.threads, precision=self.options.precision)
         program = compile_program(imported, None, options, name=name)
         return Model(program, threads=self.options.threads, keep_weights=False)

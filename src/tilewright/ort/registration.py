@@ -25,11 +25,11 @@ _providers: list[Provider] = []
 
 
 def register() -> Sequence[Any]:
-    """Make the provider known to ONNX Runtime, once a process, and give its devices (`onnxruntime.OrtEpDevice`): what
-    `SessionOptions.add_provider_for_devices` takes.
+    """Register the provider with ONNX Runtime, once a process, and return its devices (`onnxruntime.OrtEpDevice`) for
+    `SessionOptions.add_provider_for_devices`.
 
-    Raises MissingPackageError where there is no ONNX Runtime, UnsupportedError for a release that the provider is not
-    tested with, CompileError on machines for which no libraries can be written.
+    Raises MissingPackageError without ONNX Runtime, UnsupportedError for a release that the provider is not tested
+    with, CompileError on machines for which no libraries can be written.
     """
     onnxruntime = _onnxruntime()
     with _lock:
@@ -55,7 +55,7 @@ def _load(onnxruntime: Any, content: bytes) -> Provider:
 
 
 def unregister() -> None:
-    """Make ONNX Runtime forget the provider. Raises CallError while sessions use it."""
+    """Unregister the provider from ONNX Runtime. Raises CallError while sessions use it."""
     with _lock:
         onnxruntime = _onnxruntime() if _providers else None
         if onnxruntime is None or not _devices(onnxruntime):

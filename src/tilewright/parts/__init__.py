@@ -1,1 +1,1 @@
-"""Models of several parts: what the compiler takes, and what others run."""
+"""Models of several parts: some compiled by Tilewright, the others run by ONNX Runtime, ONNX's reference or Python."""

@@ -1,4 +1,4 @@
-"""`Composite`: a model of several parts, some of which are compiled, with the face of a `Model`."""
+"""`Composite`: a model of several parts, some of which are compiled, with the interface of a `Model`."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class Composite:
         return in_background(self, inputs, out, named)
 
     def stream(self) -> Composite:
-        """The model itself: each compiled part has an arena for each of its callers, and the other hosts see to
-        theirs."""
+        """The model itself: each compiled part has an arena for each of its callers, and other hosts manage their own
+        memory."""
         return self
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -116,7 +116,8 @@ class Composite:
         return {o.name: result[o.name] for o in self.outputs}
 
     def warn_if_new(self, stacklevel: int, hint: str = "") -> None:
-        """Say once of each node that it runs elsewhere, by whom, and what it costs; `hint` is what would help."""
+        """Warn once for each node that runs elsewhere: which host runs it, and the cost; `hint` is the advice to
+        show."""
         if len(self._context.elsewhere) == len(self._said):
             return
         report = self.coverage()
@@ -137,7 +138,7 @@ class Composite:
         )
 
     def _check(self, values: Mapping[str, Any]) -> None:
-        """Raise CallError for inputs that are not what the model states."""
+        """Raise CallError for inputs that differ from the types that the model states."""
         problems = Problems()
         for spec, info in zip(self.inputs, self._stated, strict=True):
             value = values[spec.name]
@@ -177,12 +178,12 @@ class Composite:
 
     @property
     def version(self) -> int:
-        """The version of the weights; 0 are the file's."""
+        """The version of the weights; 0 for those of the file."""
         return self._context.version
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The present raw weights by name: what `update` takes."""
+        """The present raw weights by name, as `update` takes them."""
         named = [(p, n, self._context.initializer(self._part.section, n)) for p, n in self._named()]
         return {p.name: a if n == p.name else a.T for p, n, a in named}
 
@@ -193,7 +194,7 @@ class Composite:
 
     @property
     def max_iterations(self) -> int:
-        """How many iterations a loop may have that only data ends, as of a `Model`. May be set."""
+        """The most iterations of a loop that only data ends, as for a `Model`. May be set."""
         return self._context.max_iterations
 
     @max_iterations.setter
@@ -203,8 +204,7 @@ class Composite:
 
     @property
     def time_limit(self) -> float | None:
-        """How many seconds a loop may take that only data ends, as of a `Model`; None for as long as it wants. May be
-        set."""
+        """The most seconds for a loop that only data ends, as for a `Model`; None for no limit. May be set."""
         return self._context.time_limit
 
     @time_limit.setter
@@ -221,8 +221,8 @@ class Composite:
     # -- what it is ----------------------------------------------------------------------------------------------------
 
     def coverage(self) -> Coverage:
-        """The coverage: what is compiled, in which parts the rest runs, and why: as far as the calls so far have
-        told."""
+        """The coverage report: what is compiled, where the rest runs, and why; as far as the calls so far have
+        shown."""
         return coverage_of(self._part, self._context)
 
     def show(self, what: str = "graph") -> str:
@@ -250,7 +250,7 @@ class Composite:
         return Profile(kernels, total, {}, self.threads)
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """A model of parts is not saved: what runs elsewhere needs the ONNX file and those who run it anyway."""
+        """Not supported: a model of parts needs the ONNX file and the hosts of its other parts wherever it runs."""
         others = sorted({p.runs_by for p in self.coverage().parts if p.runs_by != NATIVE})
         raise CallError(
             "a model of several parts cannot be saved: a .tw file holds code, and nothing that another runtime reads",
@@ -269,11 +269,11 @@ class Composite:
 
 
 MAX_LISTED = 10
-"""Operators that a warning lists."""
+"""The most operators that a warning lists."""
 
 
 class _Gate:
-    """Lets calls in together, and an update alone."""
+    """A lock that admits calls together, and an update only by itself."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -305,7 +305,7 @@ class _Gate:
 
 
 def _value(value: Any, where: str) -> Any:
-    """An input as parts take it."""
+    """An input in the form in which parts take it."""
     if value is None or isinstance(value, dict):
         return value
     if isinstance(value, list | tuple):
@@ -316,7 +316,7 @@ def _value(value: Any, where: str) -> Any:
 
 
 def _noting(result: list[tuple[str, str, float]]) -> Watch:
-    """Puts what it is told of a part into a list."""
+    """A watch that appends what it is told about each part to a list."""
     return lambda name, label, seconds: result.append((name, label, seconds))
 
 
@@ -334,7 +334,7 @@ def _copy(results: Sequence[Any], out: Sequence[Any], names: Sequence[str]) -> N
 
 
 def _described(info: onnx.ValueInfoProto) -> tuple[str, tuple[int | str, ...]]:
-    """The element type and shape that a file states, for display."""
+    """The element type and shape that a file states for a value, for display."""
     result = declared(info)
     if result is not None:
         known = DTYPES.get(result.code)
@@ -344,7 +344,7 @@ def _described(info: onnx.ValueInfoProto) -> tuple[str, tuple[int | str, ...]]:
 
 
 def _params(section: Section, module: Exported | None) -> Iterator[tuple[ParamSpec, str]]:
-    """The weights that `update` takes, each with its tensor in the file, which may be its transpose."""
+    """The weights that `update` takes, each with the name of its tensor in the file, which may be stored transposed."""
     for name in section.initializers:
         tensor = section.initializers[name]
         t = DTYPES.get(tensor.data_type)

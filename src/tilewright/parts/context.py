@@ -1,4 +1,4 @@
-"""The state that all parts of a model share: how they are compiled, the present weights, who runs the rest."""
+"""The state shared by all parts of a model: how they are compiled, the present weights, the hosts of the rest."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class FallbackWarning(UserWarning):
 
 @dataclass(slots=True)
 class Context:
-    """See the head of this file.
+    """The state shared by all parts of a model.
 
     Args:
-        build: from a graph with its weights to a loaded model.
-        hosts: who runs what is not compiled.
-        updated: weights that are others than the file's, and their `version`.
-        elsewhere: nodes that have been found not to be compiled, and why.
+        build: compiles a graph with its weights to a loaded model.
+        hosts: the hosts of the nodes that are not compiled.
+        updated: the weights that differ from the file's, and their `version`.
+        elsewhere: nodes that turned out not to be compilable, and why.
         arrays: tensors of the file that parts in Python read, by their identity.
-        time_limit, max_iterations: where loops are ended that nothing known bounds, see `Model`.
+        time_limit, max_iterations: the limits of loops without a known bound, see `Model`.
     """
 
     build: Callable[[Imported, str], Model]
@@ -51,7 +51,7 @@ class Context:
     max_iterations: int = MAX_ITERATIONS
 
     def compile(self, imported: Imported, section: Section) -> Model:
-        """A section's program, with the present weights."""
+        """Compile a section with the present weights."""
         self.check_folded(imported.interface.folded, section, self.updated)
         present = {n: self.updated[n] for n in imported.weights if n in section.weights and n in self.updated}
         model = self.build(replace(imported, weights=imported.weights | present), section.name)
@@ -59,11 +59,12 @@ class Context:
         return model
 
     def limit(self, model: Model) -> None:
-        """Let a part's loops end where those of the model do."""
+        """Set a part's loop limits to those of the model."""
         model.time_limit, model.max_iterations = self.time_limit, self.max_iterations
 
     def check_folded(self, folded: Collection[tuple[str, str]], section: Section, updated: Mapping[str, Any]) -> None:
-        """Raise WeightError if weights are others than the file's of which a program has made code or constants."""
+        """Raise WeightError if updated weights differ from the file's where a program has folded them into code or
+        constants."""
         problems = Problems()
         for name, element in folded:
             if name in updated and name in section.initializers:
@@ -73,17 +74,17 @@ class Context:
         problems.raise_if_any("the weights do not fit", kind=WeightError)
 
     def weights(self) -> tuple[Mapping[str, Any], int]:
-        """Weights that are others than the file's, and their version."""
+        """The weights that differ from the file's, and their version."""
         return self.updated, self.version
 
     def initializer(self, section: Section, name: str) -> Any:
-        """An initializer's present value."""
+        """The present value of an initializer."""
         if name in section.weights and name in self.updated:
             return self.updated[name]
         return self.tensor(section, name)
 
     def tensor(self, section: Section, name: str) -> Any:
-        """An initializer as the file has it."""
+        """The value of an initializer in the file."""
         tensor = section.initializers[name]
         if id(tensor) not in self.arrays:
             where = f"initializer {name!r}"
@@ -114,7 +115,7 @@ class Context:
 
 
 def invalid(section: Section, node: onnx.NodeProto) -> str | None:
-    """The fault that ONNX's own checker finds wrong with a node of one of its operators; None for nothing."""
+    """The fault that ONNX's checker finds in a node of an ONNX operator; None if there is none."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     if not onnx.defs.has(node.op_type, domain) or next(graphs(node), None) is not None:
         return None

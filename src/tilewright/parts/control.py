@@ -1,4 +1,4 @@
-"""`If`, `Loop` and `SequenceMap` whose bodies are compiled, and whose decisions are made between them."""
+"""`If`, `Loop` and `SequenceMap` nodes that Python controls, with compiled bodies."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Values = Mapping[str, Any]
 
 
 class ControlPart:
-    """A section of one node, `If`, `Loop` or `SequenceMap`.
+    """A section that consists of one `If`, `Loop` or `SequenceMap` node.
 
     Args:
-        make: a part for a body.
-        context: says where loops are ended.
+        make: makes the part for a body.
+        context: has the limits of loops.
     """
 
     def __init__(self, section: Section, make: Callable[[Section], Part], context: Context) -> None:
@@ -85,7 +85,7 @@ class ControlPart:
         return [*carried, *(_stacked(r, graph.output[1 + len(carried) + k]) for k, r in enumerate(rows))]
 
     def _check_time_limit(self, steps: int, seconds: float) -> None:
-        """Raise CallError for a loop that goes on after as many iterations, or so long a time."""
+        """Raise CallError if a loop exceeds the limit of iterations or of time."""
         most, limit = self.context.max_iterations, self.context.time_limit
         if steps >= most:
             hint = "set max_iterations of the model, if it ends"
@@ -95,7 +95,8 @@ class ControlPart:
             raise CallError(f"the loop took longer than {limit} s", where=self.section.name, hint=hint)
 
     def _map(self, values: Values) -> list[Any]:
-        """`SequenceMap`: the body for each element; other sequences are of the same length, tensors are the same."""
+        """Run `SequenceMap`: the body for each element of the first sequence; further sequences have the same length,
+        tensors are passed whole."""
         body, graph = self.bodies["body"], self.inner["body"]
         names = [i.name for i in graph.input]
         arguments = [self._read(values, n) for n in self.node.input]
@@ -141,7 +142,8 @@ def _truth(value: Any, where: str) -> bool:
 
 
 def _stacked(rows: list[Any], info: onnx.ValueInfoProto) -> Any:
-    """The results of the iterations along a new axis; of no iterations, as the body's type says."""
+    """Stack the results of the iterations along a new axis; without iterations the body's type gives the element
+    type."""
     if rows:
         return np.stack(rows)
     tensor = info.type.tensor_type

@@ -1,4 +1,5 @@
-"""`tw.compile`, the one entry: a model becomes one program where the compiler takes all of it, else parts."""
+"""`tw.compile`, the one entry point: a model becomes one program if the compiler supports all of it, else several
+parts."""
 
 from __future__ import annotations
 
@@ -181,7 +182,7 @@ def coverage(
 
 
 def _loaded(model: Any) -> Loaded | None:
-    """An ONNX model, read; None for any other, and for one that cannot be read."""
+    """An ONNX model, loaded; None for other models and for files that cannot be read."""
     is_onnx = isinstance(model, str | Path | bytes) or type(model).__module__.partition(".")[0] == "onnx"
     if not is_onnx or frontends.find(model) is not None:
         return None
@@ -194,7 +195,8 @@ def _loaded(model: Any) -> Loaded | None:
 
 
 def rereads(model: Any, dims: DimSizes | None) -> Reread | None:
-    """How the weights of a model are read once more; None for what is no ONNX file, which its owner may change."""
+    """A function that reads the weights of a model once more; None unless it is an ONNX file, as its owner may change
+    other models."""
     if not is_onnx_file(model):
         return None
     where = Path(model).absolute()
@@ -211,8 +213,8 @@ def rereads(model: Any, dims: DimSizes | None) -> Reread | None:
 
 
 def can_fall_back(error: Error, loaded: Loaded) -> bool:
-    """Whether a refused model is well formed as far as is known: then what was refused can run elsewhere. Shapes that
-    do not fit may fit for the sizes of a call, where sizes are open."""
+    """Whether a refused model is well formed as far as is known, so that refused nodes can run elsewhere. Shapes that
+    do not match may match at run time if sizes are open."""
     shapes = [i.type.tensor_type.shape for i in loaded.model.graph.input]
     is_open = any(not d.HasField("dim_value") for shape in shapes for d in shape.dim)
     return all(

@@ -29,10 +29,10 @@ Runner = Callable[[Values], Sequence[Any]]
 RANDOM = frozenset(
     ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 )
-"""Operators with random numbers: what a seed stands for is told by the reference implementation alone."""
+"""Operators with random numbers: only the reference implementation defines what a seed stands for."""
 
 UNSAFE = frozenset(("GRU", "STFT"))
-"""Operators on some of whose inputs ONNX Runtime ends the process: 1.32.0 a GRU's of an empty sequence, an STFT's of
+"""Operators that crash the process in ONNX Runtime for some inputs: in 1.32.0 a GRU of an empty sequence, an STFT of
 frames without elements."""
 
 _RECURRENT = frozenset(("activations", "activation_alpha", "activation_beta", "clip", "direction", "input_forget"))
@@ -42,21 +42,21 @@ LEFT_OUT = {
     "RNN": (_RECURRENT, 4),
     "BatchNormalization": (frozenset(("spatial",)), None),
 }
-"""Attributes, and the place of an input, that the reference accepts and does not look at: what it gives for other
-values than the default means nothing. Older versions do not look at the direction."""
+"""Attributes, and the index of an input, that the reference implementation ignores: its results for other values than
+the default are wrong. Older versions also ignore the direction."""
 
 MAX_NUMBER = 1 << 24
-"""The largest number among the attributes of what the reference runs."""
+"""The largest number that may be an attribute of a node which the reference implementation runs."""
 MAX_SESSIONS = 16
-"""Prepared runs that a part keeps, for different types of its inputs."""
+"""The number of prepared sessions that a part keeps for different input types."""
 
 
 class Hosts:
-    """The implementations at hand.
+    """The host implementations that are available.
 
     Args:
         custom: classes (`onnx.reference.op_run.OpRun`) of operators that are not ONNX's.
-        threads: for those that use several.
+        threads: the number of threads for hosts that use several.
     """
 
     def __init__(self, custom: Sequence[type] = (), threads: int = 1) -> None:
@@ -65,7 +65,7 @@ class Hosts:
         self._names = {(getattr(c, "op_domain", ""), c.__name__) for c in self.custom}
 
     def known_by(self, node: onnx.NodeProto, section: Section) -> str:
-        """The host that runs a node: the first that knows it and all nodes of the graphs and functions inside."""
+        """The first host that supports a node and all nodes in its subgraphs and functions; "" if there is none."""
         function = functions.local_function(section.loaded.model, node)
         bodies = [graph.node for graph in graphs(node)] + ([function.node] if function is not None else [])
         inner = {self.known_by(n, section) for body in bodies for n in body}
@@ -78,7 +78,8 @@ class Hosts:
         return REFERENCE if self._in_reference(node, section.loaded.opsets.get(node.domain, 1)) else NO_HOST
 
     def _in_reference(self, node: onnx.NodeProto, opset: int) -> bool:
-        """Whether the reference, or what a user registered with it, computes what a node says."""
+        """Whether the reference implementation, or an operator registered with it by the user, computes a node
+        correctly."""
         return self._is_custom(node) or (reference_knows(node, opset) and not leaves_out(node))
 
     def _is_custom(self, node: onnx.NodeProto) -> bool:
@@ -88,7 +89,7 @@ class Hosts:
         return self._is_custom(node) or node.op_type in RANDOM | UNSAFE
 
     def prepare(self, section: Section, infos: Mapping[str, TensorInfo | None], weights: Values) -> list[Runner]:
-        """Ways to run a section on inputs of these types, the first to be tried first."""
+        """Functions that run a section on inputs of these types, in the order in which to try them."""
         model = section.model({n: _open(i) for n, i in infos.items()}, {})
         _set_weights(model, section, weights)
         results: list[Runner] = []
@@ -106,7 +107,7 @@ class Hosts:
 
 
 class HostPart:
-    """A section that is run as it is, by a host that can."""
+    """A section that a host runs as it is."""
 
     def __init__(self, section: Section, hosts: Hosts, weights: Callable[[], tuple[Values, int]]) -> None:
         self.section = section
@@ -116,7 +117,7 @@ class HostPart:
         self._lock = threading.Lock()
 
     def run(self, values: Values) -> dict[str, Any]:
-        """The outputs by name. CallError if no one computes them."""
+        """The outputs by name. Raises CallError if no host can compute them."""
         weights, version = self._weights()
         infos = {name: info_of(values[name]) for name in self.section.inputs}
         key = (version, *((i.code, len(i.dims)) if i is not None else None for i in infos.values()))
@@ -145,8 +146,8 @@ class HostPart:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether ONNX Runtime has looked at the inputs and found them wrong: the reference often takes such numbers, as
-    NumPy does, and gives what means nothing."""
+    """Whether ONNX Runtime has checked the inputs and found them invalid: the reference implementation often accepts
+    such inputs, as NumPy does, with meaningless results."""
     kind = type(error)
     return kind.__module__.partition(".")[0] == "onnxruntime" and kind.__name__ in ("Fail", "InvalidArgument")
 
@@ -162,7 +163,7 @@ def _set_weights(model: onnx.ModelProto, section: Section, weights: Values) -> N
 
 
 def _open(info: TensorInfo | None) -> TensorInfo | None:
-    """The type with all dimensions open."""
+    """The type with all dimensions unknown."""
     return None if info is None else TensorInfo(info.code, tuple(f"_{k}" for k in range(len(info.dims))))
 
 
@@ -192,7 +193,7 @@ def _ort_knows(node: onnx.NodeProto) -> bool:
 
 
 def _session(model: onnx.ModelProto, infos: Mapping[str, TensorInfo | None], threads: int) -> Runner | None:
-    """A session that runs the model; None where ONNX Runtime is not there or refuses it."""
+    """A session that runs the model; None if ONNX Runtime is not installed or refuses the model."""
     if not has_onnxruntime() or any(not _is_native(i) for i in infos.values() if i is not None):
         return None
     import onnxruntime
@@ -219,8 +220,8 @@ def _session(model: onnx.ModelProto, infos: Mapping[str, TensorInfo | None], thr
 
 
 def oldest(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the oldest version of ONNX's operators in which its nodes mean the same: a runtime may be older
-    than the file."""
+    """The model with the oldest version of ONNX's operators in which its nodes have the same meaning: the installed
+    ONNX Runtime may be older than the file."""
     stated = next((o for o in model.opset_import if o.domain == ""), None)
     if stated is None:
         return model
@@ -253,7 +254,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
 
 
 def _is_native(info: TensorInfo) -> bool:
-    """Whether NumPy has the element type by itself."""
+    """Whether NumPy itself has the element type."""
     return info.code == onnx.TensorProto.STRING or bool(onnx.helper.tensor_dtype_to_np_dtype(info.code).isbuiltin == 1)
 
 
@@ -269,7 +270,7 @@ def _as_objects(value: Any) -> Any:
 
 
 def reference_knows(node: onnx.NodeProto, opset: int) -> bool:
-    """Whether ONNX's reference implementation has an operator."""
+    """Whether ONNX's reference implementation supports an operator."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     module = _REFERENCES.get(domain)
     if module is None:
@@ -284,7 +285,7 @@ def reference_knows(node: onnx.NodeProto, opset: int) -> bool:
 
 
 def leaves_out(node: onnx.NodeProto) -> bool:
-    """Whether a node says something that ONNX's reference implementation does not look at."""
+    """Whether a node has an attribute or input that ONNX's reference implementation ignores."""
     ignored, position = LEFT_OUT.get(node.op_type, (frozenset(), None))
     if position is not None and len(node.input) > position and node.input[position]:
         return True
@@ -292,7 +293,7 @@ def leaves_out(node: onnx.NodeProto) -> bool:
 
 
 def _is_default(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
-    """Whether an attribute says what holds without it."""
+    """Whether an attribute has its default value."""
     value = onnx.helper.get_attribute_value(attribute)
     if attribute.name == "activations":
         default = {"GRU": [b"sigmoid", b"tanh"], "LSTM": [b"sigmoid", b"tanh", b"tanh"], "RNN": [b"tanh"]}

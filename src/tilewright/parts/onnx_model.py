@@ -33,11 +33,11 @@ def compile_parts(
     """Cut a model into parts and compile those whose types are known.
 
     Args:
-        build: from a graph with its weights to a loaded program.
-        name: of the model; its own if None.
+        build: compiles a graph with its weights to a loaded program.
+        name: the name of the model; the file's if None.
         dims: what symbolic dimensions are; only numbers count here, for parts learn sizes from calls.
         custom_ops: classes of operators for `onnx.reference`.
-        hint: what the caller may do so that the model is compiled as one program.
+        hint: advice by which the caller may get the model compiled as one program.
 
     Raises UnsupportedError for operators that no host knows.
     """
@@ -54,15 +54,14 @@ def compile_parts(
 def coverage(
     loaded: Loaded, *, name: str | None = None, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
 ) -> Coverage:
-    """The parts of a model that would be compiled, those in which the rest would run, and why; nothing is compiled for
-    it."""
+    """The parts of a model that would be compiled, those in which the rest would run, and why; nothing is compiled."""
     _check_names(loaded, dims or {})
     section = whole(inlined(loaded))
     return coverage_in_advance(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))
 
 
 def _check_names(loaded: Loaded, dims: DimSizes) -> None:
-    """Raise ModelError for what is said of dimensions that the model's inputs do not have."""
+    """Raise ModelError for statements about dimensions that the model's inputs do not have."""
     sizes = [d for value in loaded.model.graph.input for d in value.type.tensor_type.shape.dim]
     known = {d.dim_param for d in sizes if d.dim_param}
     unknown = [name for name in dims if name not in known]

@@ -1,8 +1,8 @@
 """`Part`: a section of a model that is compiled when enough is known of its inputs, in as many forms as are needed.
 
-Types that the model states are enough at once. What only a call tells (the rank of what a foreign operator gives, a
-shape that is an input) is taken from the call's inputs: the part is compiled for it, and the code kept. What turns out
-not to be compilable is cut into parts of its own.
+If the types that the model states suffice, the part is compiled at once. Facts that only a call shows (the rank of a
+foreign operator's result, a shape that is an input) are taken from the call's inputs: the part is compiled for them,
+and the code kept. A part that turns out not to be compilable is cut into smaller parts.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from tilewright.support.errors import CompileError, Error, UnsupportedError
 Watch = Callable[[str, str, float], None]
 
 MAX_FORMS = 16
-"""Forms of a part that are kept; the one that was used longest ago goes first."""
+"""The number of compiled forms that a part keeps; the least recently used one is dropped first."""
 OFTEN = 8
-"""Forms after which a part is said to be compiled often."""
+"""The number of forms after which a warning says that a part is compiled often."""
 TOO_OFTEN = 32
-"""The limit of forms of a part, if the caller states none."""
+"""The most forms of a part if the caller states no limit."""
 
 
 @dataclass(slots=True)
 class NativeForm:
-    """A compiled program for one pattern."""
+    """A form of a part: a compiled program for one pattern of inputs."""
 
     model: Model
     outputs: tuple[str, ...]
@@ -58,7 +58,7 @@ class NativeForm:
 
 @dataclass(slots=True)
 class CutForm:
-    """Several parts, run one after the other."""
+    """A form of a part: several smaller parts, run one after another."""
 
     steps: list[tuple[Step, Part | HostPart | ControlPart | ValuePart]]
     section: Section
@@ -66,7 +66,7 @@ class CutForm:
     last: list[tuple[str, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find out after which step nothing reads a value any more."""
+        """Find out after which step each value is no longer needed."""
         keep = {*self.section.outputs, *self.section.inputs}
         for step, _ in reversed(self.steps):
             names = {*step.section.inputs, *step.section.outputs} - keep
@@ -96,14 +96,14 @@ Form = NativeForm | CutForm
 
 
 class Part:
-    """See the head of this file.
+    """A section of a model that is compiled in as many forms as its inputs require.
 
     Args:
-        section: what is to be computed.
+        section: the nodes to compute.
         context: what all parts of a model share.
         types: of inputs, as far as they are stated; a name that is missing has an unknown type.
         needs: inputs that must be known by value.
-        depth: how many parts this one is inside of.
+        depth: in how many other parts this one is nested.
         max_forms: forms after which nodes that need values are no longer compiled for them.
     """
 
@@ -131,7 +131,7 @@ class Part:
     # --- ahead of calls -----------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Make the form for the types that are stated, if they are enough."""
+        """Compile the form for the stated types, if they suffice."""
         if self.section.nodes and not self.needs and all(self.types.get(n) is not None for n in self.section.inputs):
             types = {n: self.types[n] for n in self.section.inputs}
             form = self._native(types, {})
@@ -139,7 +139,7 @@ class Part:
                 self._keep(types, {}, form)
 
     def plan(self, result: Survey) -> CutForm:
-        """Cut the section; used at once and for all calls of the stated types."""
+        """Cut the section into parts, now and for all calls of the stated types."""
         form = self._cut(result)
         names = self.section.inputs
         if all(name in self.types for name in names):
@@ -149,7 +149,7 @@ class Part:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
-        """The outputs by name for these inputs. `watch` is told each part's name, what it is, and its seconds."""
+        """The outputs by name for these inputs. `watch` is called with each part's name, its kind and its seconds."""
         if not self.section.nodes:
             return {n: values[n] if n in values else self.initializer(n) for n in self.section.outputs}
         form = self._find(values)
@@ -198,7 +198,7 @@ class Part:
                 return self._build_cut(candidates[0], known, lacking)
 
     def _candidates(self, values: Values) -> list[Types]:
-        """The types that a form might be made for, the most general first."""
+        """The types for which a form might be compiled, the most general first."""
         exact = observed(values, self.section.inputs)
         results: list[Types] = []
         stated = {n: self.types[n] for n in self.section.inputs if n in self.types}
@@ -211,7 +211,7 @@ class Part:
         return results
 
     def _build_cut(self, types: Types, known: Values, lacking: Mapping[int, Error]) -> Form:
-        """Parts of its own for what cannot be one program: for any values of inputs if that helps, else for these."""
+        """Cut the section into smaller parts: for any values of the inputs if that suffices, else for these values."""
         if self.depth < MAX_DEPTH:
             for values in [{}, known] if known else [{}]:
                 result = survey(self.section, types, values, lacking)
@@ -222,8 +222,8 @@ class Part:
         return self._keep(types, {}, self._cut(survey(self.section, types, {}, all_lacking)))
 
     def _learn(self, result: Survey, values: Values, lacking: dict[int, Error]) -> bool:
-        """Take in what nodes say that they need: more inputs by value, or that they cannot be compiled; whether
-        anything is new."""
+        """Note requirements that a survey found: inputs that must be known by value, or nodes that cannot be compiled.
+        Returns whether anything is new."""
         new = False
         for k, node in enumerate(result.nodes):
             if not node.needs:
@@ -239,7 +239,7 @@ class Part:
         return new
 
     def _native(self, types: Types, known: Values) -> NativeForm | None:
-        """The section as one program; None if it cannot be one."""
+        """The section compiled as one program; None if that is impossible."""
         free = {n: t for n, t in types.items() if n not in known}
         try:
             imported = import_onnx(self.section.model(free, known))
@@ -294,11 +294,11 @@ class Part:
 
 
 MAX_DEPTH = 16
-"""Parts inside of parts."""
+"""The deepest nesting of parts in parts."""
 
 
 def _least(types: Types, model: Model) -> dict[str, int]:
-    """The least sizes that a program takes, by the names that the pattern has for its symbols."""
+    """The least sizes that a program accepts, by the names of the pattern's symbols."""
     lows = {s.name: s.lo for s in model.manifest.symbols}
     least: dict[str, int] = {}
     for spec in model.inputs:
@@ -310,7 +310,7 @@ def _least(types: Types, model: Model) -> dict[str, int]:
 
 
 def _is_smaller(section: Section, result: Survey) -> bool:
-    """Whether a cut gives parts that are all smaller than the section."""
+    """Whether a cut yields parts that are all smaller than the section."""
     steps = cut(section, result)
     return all(step.kind != "compiled" or len(step.section.nodes) < len(section.nodes) for step in steps)
 

@@ -1,4 +1,4 @@
-"""The coverage report of a model of which other compilers take parts."""
+"""The coverage report of a model of which other compilers than Tilewright's own take parts."""
 
 from __future__ import annotations
 

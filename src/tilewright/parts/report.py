@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _Piece = tuple[Section, str, str, list[Uncompiled]]
 
 PYTHON = "Python"
-"""The host that takes the decisions of an If or Loop whose bodies are parts, and keeps sequences."""
+"""The host that evaluates the control flow of an If or Loop with bodies as parts, and holds sequences."""
 
 
 def coverage_of(part: Part, context: Context) -> Coverage:
@@ -99,7 +99,7 @@ def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
 
 
 def reason_of(error: Error) -> str:
-    """The reason without the place."""
+    """The reason of an error, without its place."""
     results = [e.what + (f", got {e.got}" if e.got else "") for e in error.each()]
     return "; ".join(dict.fromkeys(results))
 

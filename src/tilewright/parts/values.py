@@ -56,7 +56,7 @@ def _number(position: Any) -> int:
 
 
 def _place(sequence: Sequence[Any], position: Any, most: int) -> int:
-    """A position that may count from the end, within the sequence."""
+    """The index in a sequence for a position that may count from the end."""
     k = _number(position)
     if not -len(sequence) <= k <= most:
         raise IndexError(f"position {k} of a sequence of {len(sequence)}")
@@ -120,6 +120,6 @@ OPERATORS: dict[str, Callable[..., Any]] = {
     "OptionalGetElement": _inside,
     "OptionalHasElement": lambda _, optional=None: np.asarray(optional is not None),
 }
-"""Attributes and inputs to the one output."""
+"""For each operator, the function from its attributes and inputs to its one output."""
 
 __all__ = ["OPERATORS", "ValuePart", "is_on_values"]

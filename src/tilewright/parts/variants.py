@@ -1,7 +1,7 @@
-"""Patterns of inputs: which types, and which values where those decide the structure, a compiled form of a part takes.
+"""Patterns of inputs: the types that a compiled form of a part accepts, and the values that it was specialised for.
 
-A dimension is a number until it has been seen to change; then it is a symbol. Dimensions that have always been equal
-share one.
+A dimension is a number until a call changes it; then it becomes a symbol. Dimensions that have always been equal share
+one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tilewright.support.classes import dataclass
 Values = Mapping[str, Any]
 
 MAX_VALUE = 4096
-"""Elements up to which code may be made for an array's values."""
+"""Arrays with more elements than this are never compiled into a form by value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The conditions on inputs.
+    """The conditions on inputs under which a form applies.
 
     Args:
         types: the inputs' types; None: no tensor.
@@ -35,7 +35,7 @@ class Pattern:
     least: Mapping[str, int]
 
     def takes(self, values: Values) -> bool:
-        """Whether inputs are of this pattern."""
+        """Whether inputs match this pattern."""
         bound: dict[str, int] = {}
         for name, info in self.types.items():
             result = info_of(values[name])
@@ -74,7 +74,8 @@ class History:
         self._calls = 0
 
     def observe(self, infos: Types) -> Types:
-        """Note the types of a call's inputs; gives them with a symbol for each dimension that has changed."""
+        """Note the types of a call's inputs; returns them with a symbol for each dimension that has changed between
+        calls."""
         self._calls += 1
         columns: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
         for name, info in infos.items():
@@ -101,7 +102,7 @@ class History:
 
 
 MAX_HISTORY = 64
-"""Sizes of a dimension that are looked at."""
+"""The number of sizes of a dimension that are remembered."""
 
 
 def observed(values: Values, names: Sequence[str]) -> dict[str, TensorInfo | None]:

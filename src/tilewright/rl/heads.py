@@ -1,8 +1,8 @@
 """From a policy's outputs to actions and their log-probabilities, as Stable-Baselines3's distributions do it.
 
-A head names what is compiled (`trace`) and draws from it (`sample`). The arithmetic and the order of random numbers are
-those of the library and of `torch.distributions`, without the objects in between, which cost ten times the policy
-itself: the same seed gives the same actions.
+A head states which outputs are compiled (`trace`) and draws actions from them (`sample`). The arithmetic and the order
+of random numbers are those of the library and of `torch.distributions`, without the objects in between, which cost ten
+times the policy itself: the same seed gives the same actions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _LOG_SQRT_2PI = math.log(math.sqrt(2 * math.pi))
 
 
 class Head(Protocol):
-    """How an action distribution is computed and drawn from."""
+    """The head of a policy: how its action distribution is computed, and how actions are drawn from it."""
 
     count: int
-    """How many outputs `trace` gives."""
+    """The number of outputs of `trace`."""
 
     def trace(self, latent: Tensor) -> dict[str, Tensor]:
         """The distribution's parameters for the policy's last hidden layer (batch, features), by name."""
@@ -32,10 +32,10 @@ class Head(Protocol):
 
 
 class Trained(Head, Protocol):
-    """A head that a policy gradient trains."""
+    """A head of a policy that is trained by a policy gradient."""
 
     def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities (batch,) of actions that were taken, and entropies (batch,), or one number for all."""
+        """Log-probabilities (batch,) of given actions, and entropies (batch,), or one entropy for all rows."""
 
 
 class Categorical:
@@ -61,7 +61,8 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Several discrete actions: log-probabilities and probabilities of each, in turns."""
+    """Several discrete actions: the outputs alternate between log-probabilities and probabilities, one pair for each
+    action."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
@@ -163,7 +164,7 @@ class StateDependentNoise:
 
 
 class Squashed:
-    """SAC's actor: a Gaussian through tanh; `predict` asks for no log-probabilities."""
+    """The head of SAC's actor: a Gaussian through tanh; without log-probabilities, which `predict` does not need."""
 
     count = 2
 
@@ -183,7 +184,7 @@ class Squashed:
 
 
 class Greedy:
-    """DQN: values of the actions, of which the best is taken."""
+    """The head of DQN: values of the actions; the action of the largest value is taken."""
 
     count = 1
 
@@ -198,7 +199,7 @@ class Greedy:
 
 
 class Deterministic:
-    """TD3 and DDPG: the action itself."""
+    """The head of TD3 and DDPG: the output is the action itself."""
 
     count = 1
 

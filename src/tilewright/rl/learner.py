@@ -1,8 +1,8 @@
 """`Learner`: the updates of a library's model on a compiled learning step.
 
-The model's own tensors stay what the world sees: they get the step's parameters after each round of updates, and what
-its optimizers keep when it is asked for (`state_dict`, `save`). What others put into them is taken over before the
-next round.
+Other code sees the model's own tensors only: the step's parameters are copied to them after each round of updates, and
+optimizer states when they are asked for (`state_dict`, `save`). Changes that other code makes to them are copied to the
+step before the next round.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Array = np.ndarray[Any, Any]
 
 
 class Learner:
-    """The compiled step of a model, and the way between its parameters and the model's tensors.
+    """The compiled learning step of a model, and the transfer between the step's parameters and the model's tensors.
 
     Args:
-        where: what the model is called in errors.
+        where: the name of the model in errors.
         policy: the networks, which are traced in training mode.
-        module: what the step is traced of.
-        tensors: the model's own tensors by the names that they have in `module`.
-        optimizers: of the model, those that the step stands for.
-        arguments: of `compile_step`, beside the module.
+        module: the module from which the step is traced.
+        tensors: the model's own tensors by their names in `module`.
+        optimizers: the model's optimizers that the step replaces.
+        arguments: further arguments of `compile_step`.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Learner:
         policy.train()
 
     def pull(self) -> None:
-        """Take over what others have put into the model's tensors and optimizers since the last `push`."""
+        """Copy to the step what other code has written to the model's tensors and optimizers since the last `push`."""
         if self._versions != self._now():
             for name, view in {**self.step.parameters, **self.step.buffers}.items():
                 view[...] = self._owners[name].detach().numpy()
@@ -83,11 +83,11 @@ class Learner:
             self._take_states()
 
     def doubt(self) -> None:
-        """Take the model's tensors for written to, whatever their counters say."""
+        """Treat the model's tensors as written to, whatever their version counters say."""
         self._versions = -1
 
     def push(self) -> None:
-        """Give the model's tensors the step's parameters."""
+        """Copy the step's parameters to the model's tensors."""
         turn = self.step.turn
         if turn not in self._views:
             held = {**self.step.parameters, **self.step.buffers}
@@ -97,23 +97,23 @@ class Learner:
         self._versions = self._now()
 
     def give(self) -> None:
-        """Give the model's tensors and its optimizers all that eager training goes on from."""
+        """Copy the step's whole state to the model's tensors and optimizers, from which eager training can continue."""
         self.push()
         self._give_states()
 
     def take(self) -> None:
-        """Take over all that eager training has come to since `give`."""
+        """Copy to the step the state that eager training has reached since `give`."""
         self.doubt()
         self._states = True
         self.pull()
 
     def weights(self, prefix: str, names: Sequence[str]) -> dict[str, Array] | None:
-        """The step's parameters by the names that they have in a part of the policy, without a copy. They hold until
-        the next step. None if the step does not hold all of them, or others have written to the policy.
+        """Views of the step's parameters, by their names in a part of the policy, valid until the next step. None if
+        the step lacks some of them, or other code has written to the policy.
 
         Args:
-            prefix: how the part's names begin in the policy.
-            names: in the part.
+            prefix: the prefix of the part's names in the policy.
+            names: the names in the part.
         """
         if self._versions != self._now():
             return None
@@ -125,7 +125,7 @@ class Learner:
         return result if len(result) == len(names) else None
 
     def close(self) -> None:
-        """Leave the model with all that eager training goes on from."""
+        """End compiled updates: the model gets the whole state from which eager training can continue."""
         self.pull()
         self._give_states()
         for handle in self._handles:
@@ -142,7 +142,7 @@ class Learner:
         self._states = True
 
     def _states_of(self) -> list[tuple[Any, Any, dict[str, Array]]]:
-        """The state of each parameter that an optimizer moves: the optimizer, the parameter, what is kept of it."""
+        """For each parameter with optimizer state: its optimizer, the parameter, and the step's arrays of the state."""
         owner = {
             id(p): optimizer for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
         }
@@ -163,7 +163,7 @@ class Learner:
         self.step.count = self.count_of([count for _, count in sorted(counts)])
 
     def count_of(self, counts: Sequence[int]) -> int:
-        """The step's count from those of the optimizers."""
+        """The step's count of updates, given those of the optimizers."""
         return max(counts, default=0)
 
     def _give_states(self) -> None:
@@ -177,12 +177,13 @@ class Learner:
                 state[key] = torch.from_numpy(view.copy())
 
     def _every(self, optimizer: Any) -> int:
-        """In which updates an optimizer moves: each so many-th."""
+        """The period of an optimizer: 1 if it runs at each update, n if it runs at every n-th."""
         return 1
 
 
 def optimizer_of(optimizer: Any, problems: Problems) -> Optimizer:
-    """Ours with the settings of PyTorch's; what it has no counterpart for is noted."""
+    """The `tw.train` optimizer with the settings of a PyTorch optimizer; settings without a counterpart are added to
+    `problems`."""
     where = f"optimizer {type(optimizer).__name__}"
     groups = optimizer.param_groups
     if len(groups) != 1:

@@ -1,7 +1,7 @@
-"""One store of weights for all actor processes of a node, any of which may bring new ones.
+"""A store of weights shared by all actor processes of a node, any of which may publish new weights.
 
-The first that asks compiles, the first that sees a version publishes, all read. Locks decide who is first, and are held
-for that long only: a process that is busy, or dead, keeps no other from going on.
+The first process to open the store compiles, the first one to receive a version publishes it, all read. Locks decide
+which process is first and are held only meanwhile: a busy or dead process does not block others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Weights = Callable[[], Mapping[str, Any]]
 _TIMEOUT_SECONDS = 120.0
 """Seconds that a process waits while another one packs."""
 _FORGOTTEN_SECONDS = 60.0
-"""Age, in seconds, from which on a store without publisher and readers is removed."""
+"""The age in seconds from which on a store without a publisher and readers is removed."""
 
 
 def publisher_of(
@@ -36,7 +36,7 @@ def publisher_of(
 
 
 class NodeStore:
-    """A store that is made, fed and read by processes that know no more of each other than its name.
+    """A store that is made, fed and read by processes that share nothing but its name.
 
         store = NodeStore("policy-of-run-17")
         store.open(compile, weights, version)         # compiles if no other process has
@@ -53,7 +53,7 @@ class NodeStore:
         self._threads = threads
         self._actor: Actor | None = None
         self.published = 0
-        """How many versions this process has packed."""
+        """The number of versions that this process has packed."""
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +61,7 @@ class NodeStore:
         return self._actor is not None
 
     def open(self, compile: Callable[[], Model], weights: Weights | None = None, version: int | None = None) -> None:
-        """Attach to the store, and see that it has these weights or newer ones. The first process makes it.
+        """Attach to the store, and make sure that it has these weights or newer ones. The first process creates it.
 
         Args:
             compile: gives the program, and the weights that stand in the store until others are published; called if
@@ -84,7 +84,7 @@ class NodeStore:
             self.publish(weights, version)
 
     def publish(self, weights: Weights, version: int | None) -> None:
-        """See that the store has this version, or a newer one.
+        """Make sure that the store has this version of the weights, or a newer one.
 
         Args:
             weights: gives all of them by name, and perhaps others; called if this process is the first.
@@ -125,7 +125,8 @@ class NodeStore:
 
     @contextlib.contextmanager
     def _first(self) -> Iterator[None]:
-        """One process at a time: a lock on the store's folder, which is made for it."""
+        """Hold a lock on the store's folder, which is created if needed, so that one process at a time runs the
+        block."""
         folder = files.store_folder(self.name)
         file = -1
         while file < 0:
@@ -139,7 +140,7 @@ class NodeStore:
 
 
 def _locked(folder: Path) -> int:
-    """The folder, open and locked; -1 if it is not the one any more that has this name."""
+    """A descriptor of the folder, opened and locked; -1 if the name meanwhile belongs to another folder."""
     file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -159,7 +160,7 @@ def _is_new(version: int | None, present: int) -> bool:
 
 
 def sweep_forgotten(prefix: str) -> None:
-    """Remove stores of this prefix that processes left which were killed: nothing reads them, nothing is published."""
+    """Remove the stores with this name prefix that killed processes left: those without readers and publisher."""
     root = files.store_root()
     for folder in root.glob(f"{prefix}*/") if root.is_dir() else ():
         with contextlib.suppress(StoreError):  # of others, or going already

@@ -66,7 +66,7 @@ class Watch:
     """Tells whether a module's weights have changed, from the version counters that PyTorch keeps for its tensors.
 
     Every write in place moves a counter, and an object that was put in a tensor's place is another object. Fused
-    optimizers move none: the optimizers' own steps count too. What else is written through `.data` goes unseen.
+    optimizers move none: the optimizers' own steps count too. Other writes through `.data` are not noticed.
 
     Args:
         owner: the module.

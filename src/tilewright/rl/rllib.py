@@ -95,7 +95,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         return outputs
 
     def set_state(self, state: Any) -> None:
-        """The method of RLlib's module; weights newer than the node's go to its store."""
+        """RLlib's method; weights newer than the node's are also published to the node's store."""
         if self._forward is not None and COMPONENT_RL_MODULE in state:
             state = dict(state)
             weights = state.pop(COMPONENT_RL_MODULE)
@@ -110,7 +110,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         super().set_state(state)
 
     def get_state(self, *args: Any, **kwargs: Any) -> Any:
-        """The method of RLlib's module."""
+        """RLlib's method."""
         if self._unread_state is not None:
             self.module.set_state(_module_state(self._unread_state))
             self._unread_state = None
@@ -153,7 +153,8 @@ class _Forward:
         self._waiting: tuple[Callable[[], Mapping[str, Any]], int | None] | None = None
 
     def take(self, weights: Callable[[], Mapping[str, Any]], version: int | None) -> None:
-        """Weights that the learner sent, to be fetched only if no one has published them here."""
+        """Take over weights that the learner sent; `weights` is called only if no process of the node has published
+        this version."""
         if self._store.is_open:
             self._store.publish(weights, version)
         else:
@@ -193,8 +194,8 @@ class _Forward:
 
 
 def _eager(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """The outputs of the module. Exploration and inference must give the same parameters of a distribution, and no
-    more."""
+    """The outputs that the module computes eagerly. Raises UnsupportedError unless exploration and inference give the
+    same distribution parameters and nothing else."""
     where = f"module {type(module).__name__}"
     module.eval()
     passes: dict[str, dict[str, Any]] = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}

@@ -1,4 +1,4 @@
-"""RLlib's batches as tensors in an order, and its modules as the tracer takes them."""
+"""Conversion of RLlib's nested batches to ordered tensors, and patches that make its modules traceable."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def nested(flat: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def traceable(module: Any) -> Iterator[None]:
-    """RLlib's head with free standard deviations asks for `len` of a tensor, which makes the batch a constant."""
+    """Make RLlib's head with free standard deviations traceable: it calls `len` on a tensor, which would make the batch
+    a constant."""
     results = [m for m in module.modules() if isinstance(m, TorchFreeLogStdMLPHead)]
     for head in results:
         head.__dict__["_forward"] = functools.partial(_free_log_std, head)

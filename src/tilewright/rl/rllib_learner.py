@@ -52,7 +52,7 @@ class TilewrightPPOLearner(PPOTorchLearner):
 
     Each uses one thread; `threads` in a subclass changes that. The first minibatch compiles the step, for its sizes;
     one of other sizes is learned from as RLlib does it. A batch whose loss or gradients are not finite moves nothing.
-    UnsupportedError, when the learner is built or at the first minibatch, lists what stands in the way: several
+    Raises UnsupportedError, when the learner is built or at the first minibatch, listing all obstacles: several
     modules, learners or optimizers, recurrent modules, losses of one's own, gradients clipped otherwise.
     """
 
@@ -68,7 +68,7 @@ class TilewrightPPOLearner(PPOTorchLearner):
         _check(self)
 
     def before_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """The method of RLlib's learner; what others put into the module's tensors is taken over."""
+        """RLlib's method; also copies to the step what other code has written to the module's tensors."""
         super().before_gradient_based_update(timesteps=timesteps)
         if self._compiled is not None:
             self._compiled.pull()
@@ -88,14 +88,14 @@ class TilewrightPPOLearner(PPOTorchLearner):
         return {}, {module_id: loss}, {}
 
     def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        """The method of RLlib's learner; the module's tensors get the step's parameters first."""
+        """RLlib's method; first copies the step's parameters to the module's tensors."""
         if self._compiled is not None:
             self._compiled.push()
         super().after_gradient_based_update(timesteps=timesteps)
 
 
 def _check(learner: Any) -> None:
-    """Raise UnsupportedError with all that shows before there is a batch."""
+    """Raise UnsupportedError listing all obstacles that show before there is a batch."""
     config, modules = learner.config, dict(learner.module.items())
     problems = Problems()
     if type(learner).compute_loss_for_module is not PPOTorchLearner.compute_loss_for_module:
@@ -124,8 +124,8 @@ class _Updates(Learner):
     """The compiled step of a module.
 
     Args:
-        learner: whose module it is.
-        name: of the module.
+        learner: RLlib's learner, which owns the module.
+        name: the module's name.
         rows: a minibatch.
     """
 
@@ -162,7 +162,7 @@ class _Updates(Learner):
         return [(t.shape, t.dtype) for t in self._read(rows)] == self._sizes
 
     def __call__(self, rows: Mapping[str, Any]) -> tuple[float, dict[str, float]]:
-        """Learn from a minibatch. Gives the loss, and metrics by RLlib's names."""
+        """Learn from a minibatch. Returns the loss, and metrics by RLlib's names."""
         self.step.lr = float(self._optimizer.param_groups[0]["lr"])
         result = self.step(*self._read(rows), *self._coefficients())
         norm = result.pop("gradient_norm", None)
@@ -175,19 +175,20 @@ class _Updates(Learner):
         return [functools.reduce(getitem, way, rows) for way in self._ways]
 
     def _coefficients(self) -> list[Any]:
-        """The coefficients of the divergence and of the entropy, which RLlib changes between updates."""
+        """The coefficients of the KL divergence and of the entropy, which RLlib changes between updates."""
         kl = self._owner.curr_kl_coeffs_per_module[self._name]
         entropy = self._owner.entropy_coeff_schedulers_per_module[self._name].get_current_value()
         return [np.array(float(each), np.float32) for each in (kl, entropy)]
 
 
 def ppo_loss(config: Any, ways: list[Path]) -> Callable[..., dict[str, Any]]:
-    """The loss of `PPOTorchLearner.compute_loss_for_module`, with its metrics. Rows that do not count are left out of
-    sums rather than of tensors, whose sizes are known so.
+    """The loss of `PPOTorchLearner.compute_loss_for_module`, with its metrics. Masked rows are left out of sums rather
+    than of tensors, so that tensor sizes are static.
 
     Args:
         config: of the module.
-        ways: where in a minibatch the tensors stand that the loss gets, coefficients of divergence and entropy last.
+        ways: the key paths of the minibatch's tensors that the loss takes, followed by those of the coefficients of
+            divergence and entropy.
     """
 
     def loss(module: Any, *tensors: Any) -> dict[str, Any]:

@@ -111,13 +111,14 @@ def publish(
 
 
 class Accelerated:
-    """The result of `accelerate`: the compiled program after a policy. A context manager that restores the policy.
+    """The result of `accelerate`: a policy with compiled programs in place of its methods. A context manager that
+    restores the policy.
 
     Args:
         policy: the policy that is hooked.
-        parts: what is compiled of it.
-        threads: of a call.
-        learner: what takes the place of the model's updates; None: nothing does.
+        parts: the parts of it that are compiled.
+        threads: the number of threads of a call.
+        learner: the compiled updates of the model; None if updates are not compiled.
         precision: of products.
     """
 
@@ -151,7 +152,7 @@ class Accelerated:
 
     @property
     def version(self) -> int:
-        """How often weights were taken over since `accelerate`."""
+        """How often new weights were taken over since `accelerate`."""
         return self.model.version
 
     def refresh(self) -> None:
@@ -199,7 +200,8 @@ class Accelerated:
     # -- what replaces the policy's methods ----------------------------------------------------------------------------
 
     def _outputs(self, obs: Any) -> tuple[torch.Tensor, ...] | None:
-        """The program's outputs for tensors, or None if it is PyTorch's turn."""
+        """The program's outputs as tensors, or None if PyTorch has to compute them (in training mode or with
+        gradients)."""
         if torch.is_grad_enabled() or self._policy.training:
             return None
         inputs = self._parts.inputs(obs)
@@ -231,7 +233,7 @@ class Accelerated:
         return self._head.sample(outputs[: self._head.count], deterministic)[0]
 
     def _excluded_save_params(self) -> list[str]:
-        """A saved model has its own methods."""
+        """SB3's method: the names that are not saved. A saved model keeps its own methods."""
         assert self._learner is not None
         model = self._learner.model
         return [*type(model)._excluded_save_params(model), "train", "_excluded_save_params"]
@@ -244,7 +246,7 @@ class Accelerated:
 
 
 class Published:
-    """The result of `publish`: a policy and the store that it is published to. A context manager."""
+    """The result of `publish`: a policy and the store to which its weights are published. A context manager."""
 
     def __init__(self, parts: Parts, publisher: Publisher) -> None:
         self._parts = parts
@@ -257,7 +259,7 @@ class Published:
         return self.publisher.version
 
     def publish(self, version: int | None = None) -> int:
-        """Publish the policy's present weights. Gives their version.
+        """Publish the policy's present weights. Returns their version.
 
         Raises:
             WeightError: they hold NaN or infinity, or the version does not grow; nothing is changed then.
@@ -266,7 +268,7 @@ class Published:
         return self.publisher.publish(weights_of(self._parts.owner), version=version)
 
     def publish_if_changed(self) -> None:
-        """Publish the policy's weights if they are others than those last published."""
+        """Publish the policy's weights if they differ from those last published."""
         if self._watch.changed():
             self.publish()
 
@@ -304,7 +306,7 @@ class _PublishCallback(BaseCallback):
 
 
 class _Hook:
-    """A method of one object. Copies of the object and pickles of it get the class's own method."""
+    """Replaces a method of one object; copies and pickles of the object have the method of its class."""
 
     def __init__(self, owner: Any, name: str, function: Callable[..., Any]) -> None:
         self._owner = owner

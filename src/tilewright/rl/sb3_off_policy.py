@@ -26,12 +26,12 @@ class OffPolicy(Learner):
 
     Args:
         model: the algorithm.
-        module: what the step is traced of.
+        module: the module from which the step is traced.
         arguments: of `compile_step`, beside the module, the example and threads.
         optimizers: of the model, in the order of the step's groups.
-        noises: how many normal numbers an action a batch brings.
+        noises: how many normal random numbers a batch has for each action.
         threads: of a step.
-        others: tensors of the model by names of the module, beside the module's own parameters.
+        others: further tensors of the model that the step needs, by their names in the module.
     """
 
     def __init__(
@@ -63,8 +63,8 @@ class OffPolicy(Learner):
         return isinstance(model.action_space, spaces.Discrete)
 
     def updates(self, count: int, rows: int) -> list[dict[str, float]]:
-        """Take as many steps on batches of the replay buffer. Gives what they found. The policy stays in the mode that
-        it is in, which no step asks for: setting it would take longer than a small one."""
+        """Take `count` steps on batches of `rows` rows of the replay buffer, and return their metrics. The policy stays
+        in its present mode: no step depends on it, and setting it would take longer than a small step."""
         model, step = self.model, self.step
         model._update_learning_rate(self._optimizers)
         self.pull()
@@ -81,19 +81,19 @@ class OffPolicy(Learner):
         return results
 
     def mean(self, result: Sequence[Mapping[str, float]], metric: str, name: str | None = None) -> None:
-        """Log the mean of a metric over those updates that have it."""
+        """Log the mean of a metric over the updates that have it."""
         values = [f[metric] for f in result if metric in f]
         if values:
             self.model.logger.record(f"train/{name or metric}", np.mean(values))
 
 
 def discounts_of(model: Any) -> float | None:
-    """The discount, or None where each row of a batch brings its own."""
+    """The discount factor, or None if each row of a batch has its own."""
     return None if isinstance(model.replay_buffer, NStepReplayBuffer) else float(model.gamma)
 
 
 def checked(model: Any, optimizers: Sequence[Any]) -> list[Optimizer]:
-    """Our optimizers; UnsupportedError listing what stands in the way of compiled updates."""
+    """The `tw.train` optimizers for the model's; raises UnsupportedError listing all obstacles to compiled updates."""
     problems = Problems()
     results = [optimizer_of(optimizer, problems) for optimizer in optimizers]
     space = model.observation_space
@@ -188,7 +188,8 @@ class Delayed(OffPolicy):
         self.mean(result, "critic_loss")
 
     def count_of(self, counts: Sequence[int]) -> int:
-        """The model's own count of updates says which of them move the actor."""
+        """The step's count, from the model's own count of updates, which decides at which of them the actor is
+        updated."""
         count: int = self.model._n_updates
         if (max(counts, default=0) - count) % self._delay == 0:
             return max(counts, default=0)
@@ -199,7 +200,7 @@ class Delayed(OffPolicy):
 
 
 class Values(OffPolicy):
-    """The updates of DQN. Its target network follows in `_on_step`, which stays PyTorch's."""
+    """The updates of DQN. PyTorch still updates the target network (`_on_step`)."""
 
     def __init__(self, model: Any, threads: int) -> None:
         (optimizer,) = checked(model, [model.policy.optimizer])

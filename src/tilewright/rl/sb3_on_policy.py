@@ -21,7 +21,8 @@ from tilewright.support.errors import Problems, UnsupportedError
 from tilewright.train import losses
 
 Samples = tuple[Any, ...]
-"""Observations, actions, old values, old log probabilities, advantages, returns: a row each."""
+"""A minibatch: observations, actions, old values, old log-probabilities, advantages, returns, each with one row for
+each step."""
 
 
 class OnPolicy(Learner):
@@ -29,8 +30,8 @@ class OnPolicy(Learner):
 
     Args:
         model: the algorithm.
-        parts: of its policy.
-        threads: of a step.
+        parts: the compiled parts of its policy.
+        threads: the number of threads of a step.
     """
 
     def __init__(self, model: Any, parts: Parts, threads: int) -> None:
@@ -74,13 +75,13 @@ class OnPolicy(Learner):
         return [*example, *(torch.tensor(0.2) for _ in range(ranges))]
 
     def _actions(self, selected: Array) -> Array:
-        """Discrete actions are numbers of a row, others rows of numbers."""
+        """Actions as the policy takes them: integers [rows] if discrete, else unchanged."""
         return (
             selected.astype(np.int64).reshape(-1) if isinstance(self.model.action_space, spaces.Discrete) else selected
         )
 
     def _samples(self, rows: int) -> Iterator[Samples]:
-        """The rollouts as `RolloutBuffer.get` gives them, in the same order."""
+        """The minibatches of a rollout, in the order of `RolloutBuffer.get`."""
         buffer = self.model.rollout_buffer
         assert buffer.full
         order = np.random.permutation(buffer.buffer_size * buffer.n_envs)

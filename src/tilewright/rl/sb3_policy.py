@@ -44,10 +44,11 @@ class Parts:
 
     Args:
         policy: the policy, which knows how to preprocess observations.
-        owner: the module whose weights are read: the policy, or its actor or network.
+        owner: the module that has the weights: the policy, or its actor or Q network.
         head: the action distribution.
-        latent: observations to the features that the head takes.
-        value: observations to values, None if the policy has none; computed together with the latent.
+        latent: the function from observations to the features that the head takes.
+        value: the function from observations to values, computed together with the latent; None if the policy has no
+            values.
     """
 
     def __init__(self, policy: Any, owner: Any, head: heads.Head, latent: Callable[[Any], Any], value: Any) -> None:
@@ -64,7 +65,7 @@ class Parts:
         self._on_cpu = self._examples[0].device.type == "cpu"
 
     def compile(self, threads: int, name: str, precision: Precision = "fp32") -> Model:
-        """The program: observations in, the head's outputs and values out."""
+        """Compile the program from observations to the head's outputs and values."""
         examples = dict(zip(self._keys or ["obs"], self._examples, strict=True))
         training = self.policy.training
         self.policy.set_training_mode(False)
@@ -82,11 +83,12 @@ class Parts:
         return {**self.head.trace(latent[0]), "values": self.value(latent[1])}
 
     def outputs(self, obs: Any) -> Tensors:
-        """The outputs of the program, in PyTorch; of a Dict space a tensor for each key."""
+        """The outputs that the program computes, computed by PyTorch."""
         return self._function({"obs": obs} if self._keys is None else obs)
 
     def inputs(self, obs: Any) -> list[torch.Tensor] | None:
-        """Observations as the program takes them; None if it does not take them."""
+        """Observations as the program takes them, one tensor for each key of a Dict space; None if the program cannot
+        take them."""
         if self._keys is None:
             if obs.dtype is self._dtype and self._on_cpu:
                 return [obs]
@@ -104,12 +106,12 @@ class Parts:
 
     @property
     def prefix(self) -> str:
-        """How names of the owner's weights begin in the policy."""
+        """The prefix that the names of the owner's weights have in the policy."""
         name = next(name for name, part in self.policy.named_modules() if part is self.owner)
         return f"{name}." if name else ""
 
     def watch(self) -> Watch:
-        """The watch that notices new weights."""
+        """An object that notices changes of the weights."""
         results = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
         return Watch(self.owner, {id(o): o for o in results if o is not None}.values())
 
@@ -119,7 +121,7 @@ class Parts:
 
 
 def _example(policy: Any) -> list[torch.Tensor]:
-    """Observations of zeros, (2, ...), as `collect_rollouts` hands them to the policy."""
+    """Zero observations, (2, ...), in the form in which `collect_rollouts` passes them to the policy."""
     space = policy.observation_space
     if isinstance(space, spaces.Dict):
         zeros: Any = {key: np.zeros((2, *s.shape), s.dtype) for key, s in space.spaces.items()}
@@ -129,7 +131,7 @@ def _example(policy: Any) -> list[torch.Tensor]:
 
 
 def parts_of(policy: Any) -> Parts:
-    """The parts of a policy. UnsupportedError listing all that stands in the way."""
+    """The parts of a policy. Raises UnsupportedError listing all obstacles."""
     problems = Problems()
     kind = next((k for k in (ActorCriticPolicy, DQNPolicy, SACPolicy, TD3Policy) if isinstance(policy, k)), None)
     where = f"policy {type(policy).__name__}"

@@ -1,4 +1,4 @@
-"""The updates of a Stable-Baselines3 model that are compiled, and how they take the place of its own."""
+"""The choice of compiled updates for a Stable-Baselines3 model, and their installation in place of its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tilewright.support.errors import UnsupportedError
 
 
 def learner_of(model: Any, parts: Parts, threads: int) -> Learner:
-    """The compiled updates of a model. UnsupportedError listing all that stands in the way."""
+    """The compiled updates of a model. Raises UnsupportedError listing all obstacles."""
     if not isinstance(model, BaseAlgorithm):
         raise UnsupportedError(
             "updates are an algorithm's", expected="PPO, A2C, DQN, SAC, TD3 or DDPG", got=type(model)

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["Published", "StorePolicy", "StoreWeightSync", "publish"]
 
 MAX_CARRIED = 4096
-"""Elements of parameters and buffers outside the compiled part (an epsilon, a scale) that each call may carry along."""
+"""The most elements of parameters and buffers outside the compiled part (an epsilon, a scale) that each call may pass
+along."""
 
 
 def publish(
@@ -57,10 +58,11 @@ def publish(
 
     Args:
         policy: a TensorDictModule or a sequence of them: ProbabilisticActor, QValueActor, ActorValueOperator, ...
-        name: of the store.
+        name: the name of the store.
         example: a tensordict with the policy's `in_keys`, of any batch size, such as `env.reset()`.
-        threads: of a call in each worker.
-        version_key: where collected data shall say which version of the weights gave the action, int64 (*batch, 1).
+        threads: the number of threads of a call in each worker.
+        version_key: the key of an entry of collected data with the version of the weights that gave the action, int64
+            (*batch, 1).
         directory, wait: as for `tw.Publisher`.
         precision: of the products, as for `tw.compile`: "bf16", "fp16", "int8", "int8w" or "int4w".
 
@@ -103,7 +105,7 @@ class Published:
         return self.publisher.version
 
     def publish(self, weights: Any = None, version: int | None = None) -> int:
-        """Publish weights; gives their version. For collectors without `weight_sync_schemes`, or without a collector.
+        """Publish weights; returns their version. For collectors without `weight_sync_schemes`, or without a collector.
 
         Args:
             weights: a module, a tensordict of parameters and buffers, or a dict of names; the policy's if None.
@@ -123,7 +125,7 @@ class Published:
 
 
 def _named(weights: Any) -> dict[str, Any]:
-    """Weights by the names of `state_dict()`."""
+    """Weights by the names that `state_dict()` uses."""
     if isinstance(weights, nn.Module):
         return weights_of(weights)
     if isinstance(weights, TensorDictBase):
@@ -143,7 +145,7 @@ def _named(weights: Any) -> dict[str, Any]:
 
 
 class StorePolicy(TensorDictModuleBase):
-    """A policy that has no weights but those of a store: `in_keys` and `out_keys` are the original's.
+    """A policy whose weights are those of a store; its `in_keys` and `out_keys` are the original's.
 
     It may be pickled, copied and sent anywhere on this machine; it attaches to the store at its first call in a
     process.
@@ -182,7 +184,7 @@ class StorePolicy(TensorDictModuleBase):
 
     @property
     def version(self) -> int:
-        """The version that a call now would use."""
+        """The version that a call would use now."""
         actor: Actor = self.__dict__["_actor"] or self._attach()
         return actor.version
 
@@ -207,7 +209,7 @@ class StoreWeightSync(WeightSyncScheme):
     """A WeightSyncScheme that publishes to the store which the workers' `StorePolicy` reads.
 
     `send` gives a policy's weights to the publisher, and returns when they are current for every next call of every
-    worker. Workers of other stores, and some workers alone, cannot be served: that is an error.
+    worker. Workers of other stores, or only some of the workers, cannot be served: these raise an error.
     """
 
     def __init__(self, published: Published) -> None:
@@ -246,7 +248,7 @@ class StoreWeightSync(WeightSyncScheme):
         self.worker_idx = worker_idx
 
     def _check(self, model: Any, model_id: str) -> None:
-        """A policy of another kind would go on with the weights that it has, without a sign of it."""
+        """Raise CallError for a policy that does not read the store: it would silently go on with its own weights."""
         if model is not None and not isinstance(model, StorePolicy):
             raise CallError(
                 "the policy does not read the store",
@@ -270,11 +272,11 @@ class StoreWeightSync(WeightSyncScheme):
 
 
 class _Parts:
-    """A policy, decomposed: modules that are compiled, and the tail that runs in PyTorch.
+    """A policy in two parts: modules that are compiled, and a tail that runs in PyTorch.
 
     Attributes:
         head: modules that are compiled, in order.
-        tail: modules that draw random numbers, have no parameters, or depend on such; in order.
+        tail: modules that draw random numbers or depend on one that does, and parameterless ones; in order.
     """
 
     def __init__(self, policy: TensorDictModuleBase) -> None:
@@ -291,7 +293,7 @@ class _Parts:
         self._ranks: list[int] = []
 
     def _divide(self, policy: TensorDictModuleBase) -> None:
-        """A module goes to the tail if it is drawn from, or reads what the tail makes."""
+        """Divide a policy's modules: those that draw random numbers, or read results of the tail, go to the tail."""
         problems = Problems()
         deferred: set[Any] = set()
         names = {id(module): name for name, module in policy.named_modules()}
@@ -341,13 +343,13 @@ class _Parts:
         return result
 
     def without_head(self) -> _Parts:
-        """The parts that workers need: the compiled modules stay at home."""
+        """The parts for workers: without the compiled modules, whose weights are in the store."""
         parts = copy.copy(self)
         parts.head = []
         return parts
 
     def private(self) -> _Parts:
-        """A copy of these with a tail of their own."""
+        """A copy with a tail of its own."""
         parts = copy.copy(self)
         parts.tail, parts._carried = copy.deepcopy((self.tail, self._carried))
         return parts
@@ -363,7 +365,7 @@ class _Parts:
         return results, batch
 
     def store(self, outputs: tuple[Any, ...], tensordict: TensorDictBase, batch: torch.Size) -> None:
-        """Put a call's outputs into a tensordict, and what it carries along into the tail."""
+        """Put a call's outputs into a tensordict, and tensors passed along with the weights into the tail."""
         for key, value in zip(self._head_keys, outputs, strict=False):
             tensordict.set(key, value if len(batch) == 1 else value.reshape(*batch, *value.shape[1:]))
         with torch.no_grad():
@@ -372,7 +374,7 @@ class _Parts:
 
 
 def _flat(module: Any) -> list[Any]:
-    """The modules of nested sequences, in order."""
+    """The modules of nested sequences as one list, in order."""
     if isinstance(module, TensorDictSequential):
         return [leaf for child in module.module for leaf in _flat(child)]
     return [module]

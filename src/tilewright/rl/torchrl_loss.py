@@ -6,8 +6,8 @@
             found = learner(batch)                  # {"loss": ..., "loss_objective": ..., "gradient_norm": ...}
         learner.push()                              # what collectors publish: the loss module's own tensors
 
-It stands for `loss(batch)`, the sum of what is called `loss_...`, `backward`, clipping and the optimizer's step. Of a
-`ClipPPOLoss`, advantages are computed before, as its users do. Coefficients are those of the time of compiling.
+It replaces `loss(batch)`, the sum of the entries called `loss_...`, `backward`, clipping and the optimizer's step. For
+a `ClipPPOLoss`, the caller computes advantages beforehand, as usual. Coefficients have their values at compile time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Learner", "learner"]
 
 Key = str | tuple[str, ...]
 READ_BESIDE = ("advantage", "value_target")
-"""Entries that a loss reads though it does not name them among its keys, as it may compute them itself."""
+"""Entries that a loss module reads but does not list among its keys, since it may compute them itself."""
 
 
 def learner(
@@ -43,12 +43,13 @@ def learner(
     """Compile the update of a loss module.
 
     Args:
-        loss: whose parameters move; without target networks, which others move between updates.
-        optimizer: of `tw.train`.
+        loss: the loss module whose parameters are updated; it must not have target networks, which other code changes
+            between updates.
+        optimizer: an optimizer of `tw.train`.
         example: a batch, whose size and types every batch has.
-        keys: the entries that the loss reads; None: those that it names, advantages and targets of values, as far as
-            the example has them.
-        arguments: of `tw.compile_step`: `clip`, `threads`, `on_nonfinite`, ...
+        keys: the entries that the loss reads; None: those that it lists, advantages and value targets, if the example
+            has them.
+        arguments: further arguments of `tw.compile_step`: `clip`, `threads`, `on_nonfinite`, ...
 
     Raises UnsupportedError for a loss with target networks, ModelError for one that cannot be traced.
     """
@@ -84,8 +85,8 @@ class Learner:
         self._tensors = {name: p for name, p in loss.named_parameters() if name in step.parameters}
 
     def __call__(self, batch: TensorDictBase) -> dict[str, float]:
-        """Move the step's parameters by a batch. Gives the loss, all that the loss module gives, and the norm of the
-        gradients. Raises CallError for what the batch lacks, and as `Step` does."""
+        """Update the parameters from a batch. Returns the loss, all outputs of the loss module, and the norm of the
+        gradients. Raises CallError listing entries that the batch lacks, and the errors of `Step`."""
         tensors = [batch.get(key, None) for key in self.keys]
         missing = [str(key) for key, tensor in zip(self.keys, tensors, strict=True) if tensor is None]
         if missing:
@@ -93,19 +94,19 @@ class Learner:
         return self.step(*tensors)
 
     def push(self) -> None:
-        """Give the loss module's own tensors, which its networks share, the step's parameters."""
+        """Copy the step's parameters to the loss module's own tensors, which its networks share."""
         with torch.no_grad():
             for name, view in self.step.parameters.items():
                 self._tensors[name].copy_(torch.from_numpy(view))
 
     def pull(self) -> None:
-        """Take over what others have put into the loss module's tensors."""
+        """Copy to the step what other code has written to the loss module's tensors."""
         for name, view in self.step.parameters.items():
             view[...] = self._tensors[name].detach().numpy()
 
 
 def _chosen(loss: LossModule, example: TensorDictBase) -> list[Key]:
-    """The entries of the example that the loss may read."""
+    """The entries of the example that the loss reads."""
     named = [*loss.in_keys, *(getattr(loss.tensor_keys, name, name) for name in READ_BESIDE)]
     there = set(example.keys(include_nested=True, leaves_only=True))
     return [key for key in dict.fromkeys(named) if key in there]
@@ -122,7 +123,8 @@ class _AllFinite:
 
 @contextlib.contextmanager
 def _traceable() -> Iterator[None]:
-    """TorchRL draws samples where an entropy is not finite. A program cannot ask: the step is refused then."""
+    """Make losses traceable: TorchRL samples if an entropy is not finite, which a program cannot test; a step with such
+    a loss is skipped."""
     before = torch.Tensor.isfinite
     torch.Tensor.isfinite = lambda _tensor: _AllFinite()
     try:
