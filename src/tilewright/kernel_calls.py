@@ -79,8 +79,7 @@ def compile_part(
     expect(len(kernels))
 
     def noted(kernel: KernelCall) -> KernelCall:
-        """The call without a CPU's notes, for a GPU: its kernels overwrite no operands and do not depend on a CPU's
-        caches."""
+        """The call with notes about inputs that outputs may overwrite and about the caches; unchanged on a GPU."""
         if compiler.target.gpu is not None:
             return kernel
         return with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target)

@@ -108,8 +108,8 @@ class Activations:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A program as its callers see it. `limits` are what `tw_shapes` may give, word for word; `rooms` the numbers of
-    symbols that are memory for so many rows, with these rows, and the extents that must fit into them."""
+    """A program as its callers see it. `limits` are upper bounds of the results of `tw_shapes`, word by word; `rooms`
+    maps the index of each symbol that counts the rows for which there is memory to the planned number."""
 
     name: str
     manifest: Manifest

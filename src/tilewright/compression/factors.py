@@ -68,9 +68,8 @@ def low_rank(weight: Array, energy: float) -> tuple[Array, Array] | None:
 
 
 def tucker(weight: Array, energy: float) -> Factors | None:
-    """A convolution's weight [f, c, ...] as one of 1x1 to fewer channels, one of the whole window, and one of 1x1 to
-    all filters. Each of the two unfoldings keeps this share of its squared singular values. None where that is not
-    worth it."""
+    """A convolution's weight [f, c, ...] as three convolutions: 1x1 to fewer channels, the whole window, and 1x1 to all
+    filters. Each of the two unfoldings keeps this share of its squared singular values. None if not worth it."""
     f, c, *window = weight.shape
     if not np.isfinite(weight).all() or weight.size == 0:
         return None

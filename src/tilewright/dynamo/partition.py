@@ -57,7 +57,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps in order: a node that PyTorch runs, or a part."""
+    """The steps of a graph in order: each is a node that PyTorch runs, or a compiled part."""
 
     steps: tuple[Node | Cut, ...]
     small: tuple[Node, ...]

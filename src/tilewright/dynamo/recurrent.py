@@ -26,8 +26,8 @@ _said: set[str] = set()
 
 @contextlib.contextmanager
 def lstm_in_steps() -> Iterator[None]:
-    """While this lasts PyTorch decomposes an LSTM into products, as it does a GRU, and not into oneDNN's layer: that
-    one has no rule, and saves for its backward pass what AOTAutograd (2.13, 2.14) refuses to save."""
+    """A context in which PyTorch decomposes an LSTM into products, as it does a GRU, and not into oneDNN's layer, which
+    has no rule, and for whose backward pass AOTAutograd (2.13, 2.14) refuses to save the values."""
     before = decompositions.select_one_layer_lstm_function
 
     def steps(*operands: Any) -> Any:

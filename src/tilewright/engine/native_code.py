@@ -31,8 +31,8 @@ OPERATION = Struct(
     "function*", "argument*", "token", "priority", "clears", "reads", "writes",
     "number", "waiting", "failure", "done", "begin", "end", "worker", "next*", "room",
 )  # fmt: skip
-"""`token` is what Python knows it by; one without a token is freed when it has ended. Entries of its variables follow,
-those that it reads first; it has `room` for so many."""
+"""The record of an operation. `token` is Python's reference to it; a record without one is freed when the operation has
+ended. After the record come `room` entries for its variables, those that it only reads first."""
 ENTRY = Struct("variable*", "next*", "operation*", "writes")
 REQUEST = Struct("function", "argument", "token", "priority", "clears", "reads", "writes", "deletes*")
 """An operation that is pushed. The addresses of its variables follow, each once, those that it reads first; `deletes`

@@ -151,7 +151,7 @@ def _replace_initializers(graph: onnx.GraphProto, options: SessionOptions) -> bo
 
 
 def _embed_external(model: onnx.ModelProto, loaded: Loaded, options: SessionOptions) -> None:
-    """Put the elements of tensors that lie in files of their own, on a disk or in memory, into the model."""
+    """Copy tensor elements from external files, on disk or in memory, into the model."""
     for tensor in tensors_of(model):
         location = {e.key: e.value for e in tensor.external_data}.get("location", "")
         files = options.files if location in options.files else loaded.folder

@@ -115,7 +115,7 @@ def _normal(size: int) -> float:
 
 
 def widened(scale: Scale, ends: Sequence[Ends], size: int, heavier: float = 0.0) -> Scale:
-    """The levels of a range that is widened at each end by as much as the end of few calls is beyond all seen.
+    """The levels of a range widened at each end so far that few future calls have values beyond it.
 
     That is the prediction limit of one call more by Student's distribution, of logarithms: ends of heavy tails grow by
     factors. The relative deviation is that of the samples' ends, pooled as if `PRIOR` more samples had that of the

@@ -25,7 +25,7 @@ FOLDS = 5
 CALLS = 8
 """The least number of calls into which rows of a file are divided, as a bound from few calls is wide."""
 EVERY = 4
-"""One in so many samples is used for measuring instead of training."""
+"""One in this many samples is used for measuring instead of training."""
 
 
 def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:

@@ -119,7 +119,7 @@ class Native:
 
     @cached_property
     def foreign(self) -> int:
-        """The address of `tw_foreign`."""
+        """The address of `tw_foreign`, the native function that runs a model for tvm-ffi callers."""
         library = self._further("foreign", foreign_text, FOREIGN_EXPORTS)
         return library["tw_foreign"]
 

@@ -426,7 +426,7 @@ CACHES = {
     "emeraldrapids": Caches(l1=48 << 10, l2=2 << 20, l3=300 << 20, l1_ways=12, l2_ways=16),
     "graniterapids": Caches(l1=48 << 10, l2=2 << 20, l3=144 << 20, l1_ways=12, l2_ways=16),
 }
-"""Makers' figures. Other processors have the default sizes, for which code was generated since they were added here."""
+"""Cache sizes of CPU families, as stated by their makers. Other processors get the default sizes."""
 
 
 _BEYOND_SKYLAKE = ("avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-fp16")

@@ -107,11 +107,11 @@ def ratios(incumbent: Sequence[float], challenger: Sequence[float]) -> tuple[flo
 
 
 def there_and_back(gains: Sequence[float]) -> tuple[float, ...]:
-    """Each two rounds as one, the geometric mean of their ratios.
+    """Combine each two consecutive rounds into one, the geometric mean of their ratios.
 
-    A race turns the order of its contenders round each time, so that one of two finds in the caches what it left there
-    itself now in this round, now in the next: NAT's calls against its own differ by 10 % from round to round for that
-    reason (Zen 4, 2026-11-26), and the median of an odd number of rounds takes the side of the more frequent order.
+    A race reverses the order of its contenders in each round, so that in turn each of the two finds its own data in the
+    caches: NAT's calls against its own differ by 10 % from round to round for that reason (Zen 4, 2026-11-26), and the
+    median of an odd number of rounds takes the side of the more frequent order.
     """
     pairs = zip(gains[::2], gains[1::2], strict=False)
     return tuple(math.sqrt(a * b) for a, b in pairs) or tuple(gains)

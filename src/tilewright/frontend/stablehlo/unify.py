@@ -146,7 +146,7 @@ class Sizes:
         return d
 
     def _solved_product(self, name: str, size: Expr, symbol: Var) -> Expr | None:
-        """`_solved` where symbols multiply the symbol: of `a*b + c` the dimension is d, and b is `(d - c) // a`."""
+        """`_solved` for a symbol b that symbols multiply: if a dimension d is `a*b + c`, b is `(d - c) // a`."""
         rest = dim(substitute(size, {symbol: as_expr(0)}))
         factor = dim(substitute(size, {symbol: as_expr(1)}) - rest)
         if symbol in variables(factor) or not prove(factor >= 1) or not prove_equal(size, symbol * factor + rest):

@@ -1,4 +1,4 @@
-"""`Publisher`: the process of a node that writes new weights to where all of its actors read them."""
+"""`Publisher`: writes new weights of a model to the shared store from which all actors of a node read them."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class TcpSource:
         return result
 
     def _update(self, channel: Channel, offer: Offer, have: Structure) -> Update:
-        """Fetch the weights that are offered."""
+        """Fetch the weights of an offer; `have` is the structure that this client already has."""
         if offer.nbytes != have.layout.nbytes:
             raise HostileError(
                 "weights of the wrong size", where=channel.peer, expected=have.layout.nbytes, got=offer.nbytes

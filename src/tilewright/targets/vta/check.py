@@ -5,7 +5,7 @@ again too soon.
         print(fault)
 
 Rows of GEMM and ALU are data, so that the program is run during the analysis. Each reported fault occurs in some run,
-and no other faults occur in any run: see `order.py`. Races are results as FastTrack finds them (Flanagan and Freund,
+and no other faults occur in any run: see `order.py`. Races are found in the way of FastTrack (Flanagan and Freund,
 2009): each row keeps each queue's last reader and writer, since all earlier ones of that queue come before these.
 """
 
