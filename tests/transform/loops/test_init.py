@@ -44,3 +44,43 @@ def test_init_runs_where_a_split_reduction_has_no_elements(size: int) -> None:
     out = np.full(3, np.nan, np.float32)
     interpret(flat, [x, out])
     np.testing.assert_array_equal(out, x.prod(axis=1))
+
+
+@pytest.mark.parametrize("factor", [1, 16])
+@pytest.mark.parametrize("size", [0, 1])
+def test_init_runs_where_a_reduction_has_one_element_at_most(size: int, factor: int) -> None:
+    """Moved into the loop of its copy, the block reads 0 in place of the loop of the reduction, and no condition names
+    that loop."""
+    n = te.var("n", lo=0, hi=1)
+    a = te.placeholder((3, n), name="A")
+    k = te.reduce_axis(n, "k")
+    c = te.compute((3,), lambda i: te.prod(a[i, k], axis=k), name="C")
+    s = Schedule(te.create_prim_func([a, c]))
+    _, reduced = s.loops("C")
+    s.split(reduced, factor=factor)
+    copy = s.cache_write("C", "local")
+    s.compute_at("C", s.loops(copy)[0])
+    flat = lower_loops(s.func, Target.parse("znver4"))
+    x = np.arange(2, 2 + 3 * size, dtype=np.float32).reshape(3, size)
+    out = np.full(3, np.nan, np.float32)
+    interpret(flat, [x, out])
+    np.testing.assert_array_equal(out, x.prod(axis=1))
+
+
+@pytest.mark.parametrize(("size", "rows"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_init_writes_no_result_that_does_not_exist(size: int, rows: int) -> None:
+    """The loop of the results has one iteration at most as well: the init in front of both is bound to it."""
+    n, m = te.var("n", lo=0, hi=1), te.var("m", lo=0, hi=1)
+    a = te.placeholder((m, n, 3), name="A")
+    k = te.reduce_axis(n, "k")
+    c = te.compute((m, 3), lambda i, j: te.sum(a[i, k, j], axis=k), name="C")
+    s = Schedule(te.create_prim_func([a, c]))
+    copy = s.cache_write("C", "local")
+    s.reorder(*s.loops(copy)[::-1])
+    s.compute_at("C", s.loops(copy)[0])
+    s.reorder(*s.loops("C")[:0:-1])
+    flat = lower_loops(s.func, Target.parse("znver4"))
+    x = np.full((rows, size, 3), 7, np.float32)
+    out = np.full((rows, 3), np.nan, np.float32)
+    interpret(flat, [x, out])
+    np.testing.assert_array_equal(out, x.sum(axis=1))

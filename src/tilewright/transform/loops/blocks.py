@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.arith import bounds
 from tilewright.ir.combine import without_new
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal, is_const
 from tilewright.ir.loops import Block, For, If, PrimFunc, Seq, Stmt, Store, seq
@@ -67,18 +68,26 @@ class _Lowering:
             for kind in ("reduce", "spatial")
         )
         conditions = [(c, set(variables(c)) - self.symbols) for c in conjuncts(block.predicate)]
-        # A loop of one iteration at most is in no binding, but in a condition on the reduction.
+        # A loop of one iteration at most may be in no binding, but in a condition on the reduction.
         driving |= {v for _, of in conditions if of & driving and not of & spatial for v in of}
-        if loop.var not in driving or driving & spatial:
-            return None
         path = _path(loop.body, block)
-        if path is None or any(not isinstance(s, For | Seq) for s in path):
+        if path is None:
+            return None
+        unbound: set[Var] = set()
+        if any(it.kind == "reduce" and _may_be_empty(it.extent) for it in block.iters):
+            # Or in none, as all of them read 0 in its place: without iterations the reduction has no element.
+            bound = driving | spatial
+            unbound = {s.var for s in (loop, *path) if isinstance(s, For) and s.var not in bound and _at_most_once(s)}
+            driving |= unbound
+        if loop.var not in driving or driving & spatial or any(not isinstance(s, For | Seq) for s in path):
             return None
         outputs = {s.buffer for s in walk(block.init) if isinstance(s, Store)}
         if _used_elsewhere(loop.body, block, outputs):
             return None
         # What bounds the reduction alone may hold nowhere, as with none of its elements: it starts all the same.
         started = [c for c, of in conditions if of & spatial or not of & driving]
+        if unbound:  # Such a loop may as well be that of a spatial iterator: there are no results then.
+            started += [it.extent > 0 for it in block.iters if it.kind == "spatial" and _may_be_empty(it.extent)]
         predicate = substitute(all_of(started), dict.fromkeys(driving, const(0)))
         needed = spatial | set(variables(predicate))
         loops = [s for s in path if isinstance(s, For) and s.var not in driving and s.var in needed]
@@ -97,6 +106,18 @@ def _blocks(s: Stmt) -> list[Block]:
     if isinstance(s, Block):
         return [s]
     return [b for c in s.children for b in _blocks(c)]
+
+
+def _may_be_empty(extent: Expr) -> bool:
+    """Whether an extent is not known to be at least 1."""
+    least = bounds(extent).lo
+    return least is None or least < 1
+
+
+def _at_most_once(loop: For) -> bool:
+    """Whether a loop has one iteration at most, and perhaps none."""
+    most = bounds(loop.extent).hi
+    return most is not None and most <= 1 and _may_be_empty(loop.extent)
 
 
 def _path(s: Stmt, block: Block) -> list[Stmt] | None:
