@@ -48,13 +48,17 @@ BOX_HEAD = 256
 
 
 class Segment:
-    """A group's shared memory, mapped.
+    """The shared memory of a group's ranks, mapped into this process; the module shows its layout.
+
+    Args:
+        file: a descriptor of the group's file.
+        ranks: how many ranks the group has.
 
     Attributes:
-        words: the whole as i64.
-        address: where it begins.
-        window: bytes that a rank shows at once.
-        windows: `windows[turn][rank]`, u8.
+        words: the whole memory as i64.
+        address: the address of its first byte.
+        window: the bytes of a window: the most data that a rank shows to the others at once.
+        windows: `windows[turn][rank]`, u8[window]: each rank writes its two windows in turn.
     """
 
     def __init__(self, file: int, ranks: int) -> None:

@@ -198,8 +198,8 @@ class _Writer:
             self.tokens.append(f"assume {self.list(tuple(a.condition for a in g.assumptions))}")
 
     def body(self, g: Graph) -> str:
-        """Write a graph inside another. Its values are numbered separately; expressions share numbers with the
-        enclosing graph."""
+        """The digest of a graph inside another, whose text is not written itself. Its values are numbered separately;
+        expressions share numbers with the enclosing graph."""
         outer, self.values = self.values, {}
         start = len(self.tokens)
         self.graph(g)

@@ -381,7 +381,8 @@ def _spread_loops(types: Types, attrs: MaxPoolSpreadAttrs, out: Out) -> PrimFunc
 
 
 def _send(nest: Nest, window: _Window, arrays: tuple[Buffer, Buffer, Buffer], lead: tuple[Expr, ...]) -> None:
-    """Emit the additions of some windows of a line at their places."""
+    """Emit the additions of adjacent windows' gradients to the elements that were their maxima. `arrays`: the maxima's
+    taps, the gradients, and the sums; `lead`: the first indices into the sums."""
     places, g, sums = arrays
     here = (*window.plane, *window.at)
     for tap in window.taps():

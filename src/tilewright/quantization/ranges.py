@@ -115,16 +115,21 @@ def _normal(size: int) -> float:
 
 
 def widened(scale: Scale, ends: Sequence[Ends], size: int, heavier: float = 0.0) -> Scale:
-    """The levels of a range widened at each end so far that few future calls have values beyond it.
+    """The scale and zero point of a range that is widened at each end, so that the ends of another call exceed it with
+    a probability of 1 - `INSIDE` only.
 
-    That is the prediction limit of one call more by Student's distribution, of logarithms: ends of heavy tails grow by
-    factors. The relative deviation is that of the samples' ends, pooled as if `PRIOR` more samples had that of the
-    maximum of `size` normal numbers, and more of tails that are heavier: pi / sqrt(6) (Gumbel) by the difference of
-    their indices. Ends that are all equal are bounds, and stay.
+    An end moves to the prediction limit for one more call, by Student's distribution of the ends' logarithms, since
+    ends of heavy tails vary by factors. The ends' relative deviation is that of the samples, pooled with `PRIOR` prior
+    samples whose deviation is that of the maximum of `size` normal numbers plus, if the tails are heavier than normal
+    ones, pi / sqrt(6) (Gumbel) times the difference of the tail indices. An end that is equal in all samples counts as
+    a bound and does not move. With fewer than two samples `scale` is returned unchanged.
 
     Args:
+        scale: of the samples' range.
+        ends: of each sample.
         size: elements of a sample.
-        heavier: `excess` of the model's inputs: what is computed of them is large in the same calls as they are.
+        heavier: the least difference of tail indices that is assumed: `excess` of the model's inputs, as values that
+            are computed from them are large in the same calls as they are.
     """
     count = len(ends)
     if count < 2:

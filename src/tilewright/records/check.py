@@ -1,5 +1,5 @@
 """Checks, without measuring, whether a record still holds for this compiler: is its workload the decision's, does its
-setting exist, do the estimates still agree, and does its schedule compute the same function."""
+setting exist, do the estimates still agree, and does its schedule do no more work than its plan states."""
 
 from __future__ import annotations
 

@@ -66,8 +66,7 @@ def accelerate(model: Any, *, threads: int = 1, updates: bool = False, precision
 
     Args:
         model: an algorithm (PPO, A2C, DQN, SAC, TD3, DDPG), or one of their policies. If it lives on a GPU,
-        observations
-            and weights are copied to the CPU, and actions are drawn from the CPU's generator.
+            observations and weights are copied to the CPU, and actions are drawn from the CPU's generator.
         threads: how many threads a call uses, the caller included.
         updates: whether to compile what `train()` does, too.
         precision: of the products of acting, as for `tw.compile`: "bf16", "fp16", "int8", "int8w" or "int4w".

@@ -12,11 +12,11 @@ from tilewright.rl import learner
 
 
 class Learner(learner.Learner, ABC):
-    """The compiled updates of a model.
+    """The compiled updates of a Stable-Baselines3 model; a subclass for each algorithm defines `train`.
 
     Args:
-        model: the algorithm.
-        module, tensors, optimizers, arguments: as for any model.
+        model: the algorithm, such as a `PPO`, whose policy is trained.
+        module, tensors, optimizers, arguments: as for `tilewright.rl.learner.Learner`.
     """
 
     def __init__(

@@ -124,8 +124,9 @@ def least_bytes(intervals: Sequence[Interval]) -> int:
 
 
 def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[Block]:
-    """Blocks of memory with the steps at which they are live; of intervals that share memory only the largest live one
-    counts."""
+    """The live bytes of each memory as blocks. `whose` has for each interval the number of its memory. An interval that
+    shares its memory with none is one block; a memory of several has a block for each range of steps between which no
+    interval begins or ends, as large as the largest interval that is live then."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
         groups.setdefault(whose[k], []).append(x)
@@ -177,8 +178,8 @@ def _search(blocks: list[Block]) -> tuple[list[int], int]:
 
 
 def _by_pressure(blocks: list[Block]) -> list[int]:
-    """An order of blocks: those live at the fullest step first, then those at the fullest step of the remaining blocks,
-    and so on."""
+    """An order of blocks: those live at the step with the most live bytes first, then those of the others that are live
+    at the next fullest step, and so on."""
     steps = sorted({b.first for b in blocks})
     spans = [(bisect_left(steps, b.first), bisect_right(steps, b.last)) for b in blocks]
     change = [0] * (len(steps) + 1)

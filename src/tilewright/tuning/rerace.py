@@ -56,7 +56,7 @@ INTERPRETED = 3_000_000
 """Iterations of blocks that the interpreter is asked to run, some seconds; results of larger functions are held against
 those of the untuned code."""
 MAX_COPIES, MAX_BYTES = 256, 256 << 20
-"""The most elements of a kernel's arrays for the interpreter, where they come from memory."""
+"""The most copies of a kernel's arrays, and the most bytes of all copies, of a race with arrays in memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,7 +187,7 @@ class Processes:
 
 def cpus_for(threads: int) -> tuple[int, ...] | None:
     """The last CPUs that this process may use, as many as threads, since other work tends to run on the first. None
-    if they cannot be determined."""
+    if there are fewer than `threads`, or if the system does not state them."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     usable = sorted(os.sched_getaffinity(0))

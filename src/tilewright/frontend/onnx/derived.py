@@ -123,7 +123,8 @@ def _is_affine(values: Array, x: Array) -> bool:
 
 
 def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
-    """The weights of which a constant holds exactly the elements, in another order."""
+    """The weights whose elements a constant consists of, in another order: those with at least `MIN_EVIDENCE` of its
+    distinct values. None of them if some value is in no such weight; 0, 1 and -1 are ignored."""
     values = _distinct(constant)
     values = values[(np.abs(values) != 1) & (values != 0)]
     if len(values) < MIN_EVIDENCE or not any(_among(values[:1], elements)[0] for elements in ordered.values()):

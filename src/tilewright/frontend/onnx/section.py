@@ -168,7 +168,7 @@ def without_constants(
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The array of a constant; None for one of strings."""
+    """The array of a constant; None for one of strings, or whose value is an attribute of the enclosing function."""
     if len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
         return None
     a = node.attribute[0]

@@ -43,7 +43,8 @@ from tilewright.support.errors import ModelError, UnsupportedError
 
 E = TypeVar("E", bound=BaseException)
 TIMEOUT_S = 20.0
-"""The seconds for which eager PyTorch runs the module on its example, to see whether the module itself fails."""
+"""The most seconds for which eager PyTorch runs the module on its example, to see whether the module itself fails, or
+whether an exported program computes the same."""
 _POWERS = (2, 4, 8, 16, 32, 64)
 """Numbers that are tried as divisors of heights and widths."""
 MAX_ELEMENTS = 1 << 36

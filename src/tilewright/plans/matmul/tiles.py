@@ -389,7 +389,8 @@ def panel_distance(product: Product, target: Target) -> int:
 
 
 def shared_panel_rows(product: Product, target: Target) -> int:
-    """The number of rows from which on they prefetch the next panel together, by the level that panels come from."""
+    """The least number of rows for which tiles of rows prefetch the next panel together, by the level that holds the
+    panels: with fewer rows, the products of a panel end before the next one arrives."""
     costs = target.costs.prefetching
     return costs.shared_panel_rows_memory if product.level(target) == "memory" else costs.shared_panel_rows_l3
 

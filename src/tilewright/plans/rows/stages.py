@@ -1,4 +1,4 @@
-"""The rows that the stages of a chain share, and which stages have buffers: see `plan.py`."""
+"""The dimensions that the stages of a chain over rows share, and which stages have buffers: see `plan.py`."""
 
 from __future__ import annotations
 

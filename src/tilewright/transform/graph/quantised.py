@@ -212,7 +212,7 @@ class _Product:
         return self.cast(self.emit("concat", *rows, axis=0), i32)
 
     def narrow(self, value: Value) -> Value:
-        """The 8-bit or 16-bit codes that integers are cast from; the integers themselves if there are none."""
+        """The 8-bit codes that integers are cast from; the integers themselves if there are none."""
         node = self.producer(value)
         source = node.inputs[0] if node is not None and node.op == "cast" else None
         return source if source is not None and source.dtype in (u8, i8) else value

@@ -144,8 +144,8 @@ class _Mover:
         return latest
 
     def false_from(self, condition: Expr, loop: For, inner: Eliminator) -> int | None:
-        """The first iteration of `loop` from which on `condition` is false for all values of the inner variables; None
-        if unknown."""
+        """An iteration of `loop` from which on `condition` is false for all values within the inner variables' bounds;
+        None if unknown."""
         parts = self.slack(condition, loop)
         if parts is None or parts[0] >= 0:
             return None

@@ -139,7 +139,8 @@ def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
 
 
 def _copies(loop: For, times: int, least: int) -> int:
-    """How often a loop that is unrolled `times` times in a whole tile is unrolled in a version."""
+    """How often a loop with the note `Unroll(times)` is unrolled in a version: the smallest divisor of `times`, from
+    `least` on, with which an iteration stores `BODY` bytes; `times` if none does."""
     stored = _stored(loop.body)
     return next((d for d in range(least, times) if times % d == 0 and d * stored >= BODY), times)
 

@@ -25,7 +25,7 @@ def get_dimension_size(call: Call) -> Item:
 
 @rule("set_dimension_size")
 def set_dimension_size(call: Call) -> Item:
-    """`set_dimension_size`, supported only where it states the size that the dimension has."""
+    """`set_dimension_size`: the operand, cut to the stated size along one dimension; the size must be known."""
     axis = call.integer("dimension")
     (size,) = call.sizes(1)
     x = call.item(0)

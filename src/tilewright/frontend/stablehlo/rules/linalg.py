@@ -52,7 +52,7 @@ def _solved(call: Call, *, left: bool, upper: bool, transposed: bool, unit: bool
 
 
 def _letter(call: Call, name: str) -> str:
-    """A setting of a routine, which is the code of a letter."""
+    """The letter of a LAPACK routine's setting `name`, such as "U" of `uplo`, which the module states by its code."""
     return chr(int(call.fields("mhlo.backend_config").get(name, 0)))
 
 

@@ -201,8 +201,9 @@ def _identity(reduce: str, t: DType) -> Any:
 
 
 def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Value) -> Value:
-    """The function whose gradient a maximum or minimum has in PyTorch: the updates equal to it share the gradient, and
-    its own element counts as one of them if it is as large, though it is not included (`scatter_reduce_backward`)."""
+    """For a maximum or minimum `total` of updates alone, the function whose gradient PyTorch uses: the updates that
+    equal it share its gradient. If the element of `x` at that place equals it, the shares are those of one more update,
+    although that element is not included and gets none (`scatter_reduce_backward`)."""
     selected = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
     own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, selected)))
     several = n.emit("gather_elements", _scattered(n, own, dim, index, same, "add"), index, axis=n.axis(dim, x))
