@@ -175,8 +175,9 @@ def stored(
 
 
 def _computed_sizes(graph: Graph) -> dict[Expr, Var]:
-    """A symbol of its own for each size of an input that is computed from symbols: calls bind single symbols only. It
-    is called as it is computed. They stand after the graph's, so that no code of kernels reads them."""
+    """A new symbol for each size of an input that is an expression of symbols, since calls bind single symbols only;
+    its name is the expression's text. New symbols come after the graph's, so that the code of kernels does not read
+    them."""
     result: dict[Expr, Var] = {}
     used_names = {s.name for s in graph.symbols}
     for d in (d for v in graph.inputs for d in v.shape if as_int(d) is None and not isinstance(d, Var)):

@@ -66,7 +66,7 @@ def _mul_unbounded(a: Interval, b: Interval) -> Interval:
 
 
 def floordiv(a: Interval, b: Interval) -> Interval:
-    """Quotients rounded down. A divisor of zero gives zero, and is kept inside the result."""
+    """The range of quotients rounded down. Division by zero gives zero, so that the result contains 0 if `b` does."""
     if b.lo is not None and b.lo == b.hi:
         d = b.lo
         if d == 0:

@@ -134,7 +134,8 @@ def _sums(vectors: Sequence[_Vector]) -> dict[int, tuple[tuple[int, int], ...]]:
 
 
 def _marks(vectors: Sequence[_Vector]) -> list[int]:
-    """A number for each vector; a sum has the sum of the numbers, what is none has it as good as never."""
+    """A random linear mark of each vector: the mark of a sum is the sum of the marks, and other vectors have that mark
+    with negligible probability."""
     scale = lcm(*(x.denominator for v in vectors for _, x in v))
     rng = random.Random(0)
     weights = [rng.getrandbits(64) for _ in range(1 + max((k for v in vectors for k, _ in v), default=0))]

@@ -46,11 +46,12 @@ if (typeof process === 'object' && process.versions?.node) {{
 
 
 def load(binding: Binding, imports: Mapping[str, str], heap: int, nbytes: int, update: str) -> str:
-    """The text of `load` of NAME.js, and of what starts workers.
+    """The JavaScript text of `load` in NAME.js, and of the functions that start workers.
 
     Args:
-        heap: where the caller's memory begins, of which there are `nbytes`.
-        update: what gives the raw weights.
+        heap: the address at which the caller's memory begins.
+        nbytes: of that memory.
+        update: the expression of the raw weights.
     """
     n = binding.name
     environment = ", ".join(["memory", f"{OFFER}", *(f"{name}: {text}" for name, text in imports.items())])

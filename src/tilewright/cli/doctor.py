@@ -68,7 +68,7 @@ def doctor(
 
 
 def _print_net(json: bool) -> None:
-    """Models of the links between two processes of this machine, and what they choose."""
+    """Print the models of the links between two processes of this machine, and the algorithms that they choose."""
     from tilewright.collective.topology.measured import models
 
     links = models()

@@ -177,8 +177,8 @@ def _balanced(factors: list[Array]) -> list[Array]:
 
 
 def factors_of(graph: Graph, weights: Mapping[str, Any], energy: float, method: Method) -> dict[str, Factors]:
-    """The factors of each weight of f32 that only products, or only convolutions without groups, read, where they are
-    worth it."""
+    """The factors of each f32 weight that only products, or only convolutions without groups, read, by the
+    weight's name; weights for which factors are not worth it are left out."""
     readers = graph.consumers()
     result: dict[str, Factors] = {}
     for p in graph.params:

@@ -83,8 +83,9 @@ class Packed(Runner):
         return watched is not None and all(w.fits(t) for w, t in zip(watched, tensors, strict=True))
 
     def take(self, tensors: Sequence[Any]) -> Callable[..., Any]:
-        """Pack these tensors; gives the call with inputs and weights, which looks at the latter. They are read while
-        only others hold them."""
+        """Pack these tensors; returns the function that is called with inputs and weights, and that checks whether the
+        weights are unchanged. The tensors are read by their addresses, without references to them. Raises
+        CallError for a tensor without memory."""
         for tensor in tensors:
             if tensor.numel() and not tensor.data_ptr():
                 raise CallError("a weight has no memory", got="a lazy zero of PyTorch", hint="x.clone()")

@@ -301,7 +301,8 @@ def _tighter(index: str, a: _End, b: _End, scope: Scope) -> _End:
 
 
 def _shifted_start(index: str, end: _End, nest: Nest, scope: Scope) -> None:
-    """An index that would not begin at 0: fine for one that is reduced over, but then `where` says so."""
+    """Raise the error for an index whose range would not begin at 0. The hint: a `where` with the range, if it is
+    reduced over, or a shift of all reads."""
     shown = scope.source.text[slice(*end.access.node.at)] if end.access.node.at[1] else index
     hint = f"shift all reads so that {index} begins at 0, read pad({end.access.read.tensor}[...], 0), or say where"
     if as_int(end.start) is not None and as_int(end.end) is not None:

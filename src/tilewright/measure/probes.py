@@ -27,8 +27,9 @@ _SUMS = 8
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a `move` goes through memory: `reads` streams at once, `writes` streams with what was read, at least one
-    reading. `distance`: bytes that it asks for in advance, 0 for none; `past`: writes go past the caches."""
+    """How a `move` goes through memory: it reads `reads` streams at once, at least one, and writes what it reads to
+    `writes` streams. `distance`: how many bytes ahead it prefetches, 0 for none; `past`: whether writes bypass the
+    caches."""
 
     reads: int
     writes: int

@@ -328,7 +328,7 @@ class Module:
     def function(
         self, name: str, result: str, params: Sequence[tuple[str, str]], *, local: bool = False
     ) -> Iterator[tuple[Function, list[Value]]]:
-        """Define a function; gives it and its parameters. Falling off the end is undefined: return."""
+        """Within the context, define a function; yields it and its parameters. Its code must end with a return."""
         f = Function(self)
         self._defined.add(name)
         yield f, [Value(f, type, f"%{p}") for p, type in params]

@@ -141,7 +141,7 @@ class SessionOptions(_Entries):
         self.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
-        """Give the values of initializers whose file is not there."""
+        """Set the values of initializers whose external file is absent. RuntimeError if the lists differ in length."""
         if len(names) != len(values):
             raise RuntimeError("Names and values must have the same length")
         self.initializers.update(zip(names, values, strict=True))

@@ -124,7 +124,8 @@ def _configure(options: SessionOptions, model: onnx.ModelProto) -> None:
 
 
 def _fix_sizes(graph: onnx.GraphProto, options: SessionOptions) -> bool:
-    """Make numbers of the dimensions that options fix, in all that the graph states; whether there are any."""
+    """Replace the dimensions that `options` fix by numbers, in the graph's inputs, outputs and values. Returns whether
+    options fix any."""
     by_name = dict(options.sizes_by_name)
     for info in graph.input:
         for dim in info.type.tensor_type.shape.dim:
@@ -142,7 +143,7 @@ def _fix_sizes(graph: onnx.GraphProto, options: SessionOptions) -> bool:
 
 
 def _replace_initializers(graph: onnx.GraphProto, options: SessionOptions) -> bool:
-    """Put the values of options in the place of the graph's initializers; whether there are any."""
+    """Replace initializers of the graph by the values that `options` have for them. Returns whether there are any."""
     for tensor in graph.initializer:
         if tensor.name in options.initializers:
             value = options.initializers[tensor.name].numpy()

@@ -190,8 +190,9 @@ def _reshape(types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, 
 
 
 def _attention(types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, axis: int) -> Links | None:
-    """Attention's axis of query rows, with masks that differ by row. Attention is a loop program, so this is stated
-    here."""
+    """The rule of attention, a loop program without a tensor expression: the axis of the result's rows is parallel to
+    that of the query's rows, and to the mask's if the mask differs by row. None for other axes, and for causal
+    attention or packed sequences."""
     assert isinstance(attrs, AttentionAttrs)
     starts = (*types[8:], None)[0]
     if attrs.causal or starts is not None or ORDERS[attrs.order[3]].index(1) != axis:

@@ -217,7 +217,8 @@ class _Search:
         tried: dict[tuple[int, int], _Candidate] = {}
 
         def mix(in_f32: int, eight: int) -> _Candidate:
-            """The model with `in_f32` layers in f32, and `eight` after these with 8 bits."""
+            """The model in which, of the layers in `order`, the first `in_f32` stay in f32, the next `eight` have
+            weights of 8 bits, and the others of 4 if they can."""
             if (in_f32, eight) not in tried:
                 bits = {s: 4 if k >= in_f32 + eight and s in four else 8 for k, s in enumerate(order) if k >= in_f32}
                 changed = weight_only.coded(graph, bits)

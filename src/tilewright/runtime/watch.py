@@ -103,7 +103,8 @@ last:
 
 
 def _define_same_place(m: Module) -> None:
-    """Whether a tensor has the same address, sizes and strides as before."""
+    """Define `tw_same_place(watched, obj)`: whether a tensor has the address, sizes and strides that `watched`
+    records."""
     with m.function("tw_same_place", I64, [("watched", PTR), ("obj", PTR)], local=True) as (f, (watched, obj)):
         api = f.call(PTR, "tw_api", obj)
         with f.when(api.eq(0)):

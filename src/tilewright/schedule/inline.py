@@ -252,8 +252,9 @@ def _require_intermediate(func: PrimFunc, block: Block, buffer: Buffer, what: st
 
 
 def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Iterable[str] = ()) -> None:
-    """Check that what the block reads is not written after the block, but for other rows in one iteration of a loop
-    that is around all its `readers` too: a step of a recurrence reads the state's earlier rows."""
+    """Raise ScheduleError if a buffer that the block reads is written after it, unless both access different rows in
+    each iteration of a loop that also surrounds all `readers`, as a recurrence's step reads the state's earlier
+    rows."""
     order = [b.name for b in blocks_in(func.body)]
     here = order.index(block.name)
     for buffer in read_buffers(block):

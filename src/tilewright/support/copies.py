@@ -34,8 +34,8 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
 
     Args:
         own: does a job in this process.
-        copied: does a job in a copy.
-        processes: how many work, this one included.
+        copied: does a job in a forked copy of this process; returns its result.
+        processes: how many processes do jobs, this one included.
 
     Returns the copies' results, by job. A job without a result that was not done by `own` has failed in its copy.
     Raises what `own` raises.

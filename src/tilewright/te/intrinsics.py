@@ -137,8 +137,9 @@ def intrinsic(
         reset: whether a reduction is the intrinsic's own, from its identity to its end: what is there is overwritten.
             A stage is tensorized with its init then, and all of its reduction.
 
-    Returns what can be called on slices (`Intrinsic`). Raises ExpressionError or ScheduleError if the stage or the text
-    is no such thing, or another one has the name.
+    Returns an `Intrinsic`, which can be called on slices. Raises ExpressionError if `output` is not a single stage, or
+    if a text lacks its function or contains assembly; ExpressionError or ScheduleError if the stage cannot be an
+    intrinsic's, or if another intrinsic has this name.
     """
     if not isinstance(output, Tensor) or output.op is None:
         raise ExpressionError(f"intrinsic {name!r}: the output is no stage", expected="what te.compute gave")

@@ -68,7 +68,7 @@ def _views(graph: Graph) -> set[Value]:
 
 
 def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value]) -> tuple[Node, ...]:
-    """The nodes needed for `targets`, given that the values in `there` are available."""
+    """The nodes that compute `targets` from the values in `there`, in their order."""
     wanted = {v for v in targets if v not in there}
     retained: list[Node] = []
     for node in reversed(nodes):

@@ -189,8 +189,8 @@ def window(kind: str, steps: frozenset[int], readers: frozenset[int]) -> frozens
 
 
 def clash(a: Site, b: Site) -> bool:
-    """Whether one candidate cannot change both so that their parts are distinguished: what they change is not known, or
-    they share a step."""
+    """Whether a candidate must not change both sites, since their effects could not be distinguished: they share a
+    step, or the steps that one of them changes are not known."""
     return a.steps is None or b.steps is None or not a.steps.isdisjoint(b.steps)
 
 

@@ -55,7 +55,8 @@ def _combined(s: State, reduction: Reduction, t: DType) -> dict[int, str]:
 
 
 def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
-    """Combine the lanes of one vector by halving it, of any other width what is more than a power of two by itself."""
+    """Combine the lanes of one vector by halving it. If the width is no power of two, the lanes beyond the largest one
+    are combined separately."""
     power = 1 << log2(width)
     if power < width:
         ends = ((0, power), (power, width))

@@ -90,12 +90,13 @@ def accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[E
 
 
 def are_there(s: State, monomial: tuple[int, ...], bound: set[Var]) -> bool:
-    """Whether all atoms of a monomial have values outside of what binds these variables, or can be given some."""
+    """Whether all atoms of a monomial have values outside of the loops that bind the variables `bound`, or can be
+    computed there."""
     return all(_is_there(s, s.atoms.exprs[n], bound) for n in monomial)
 
 
 def _is_there(s: State, e: Expr, bound: set[Var]) -> bool:
-    """Whether an atom of an offset has a value before a loop, or can be given one."""
+    """Whether an atom of an offset has a value before a loop, or can be computed there by cheap operations."""
     if not bound.isdisjoint(variables(e)):
         return False
     if isinstance(e, Var):

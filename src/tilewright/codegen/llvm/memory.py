@@ -108,7 +108,7 @@ def _each_entry(s: State, table: Buffer, numbers: str, width: int) -> str:
 
 
 def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:
-    """The lanes' offsets where those that are off read what the nearest lane that is on reads."""
+    """The lanes' offsets, with those of lanes that are off replaced by that of the nearest lane that is on."""
     lanes = [k for k, x in enumerate(on) if x]
     return tuple(steps[min(lanes, key=lambda m: abs(m - k))] for k in range(len(steps)))
 
@@ -347,7 +347,7 @@ def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> 
 
 
 def _masked_load(s: State, t: DType, where: str, align: int, width: int, mask: str) -> str:
-    """A vector as it is in memory, zero in the lanes that are off."""
+    """Emit a masked load of a vector in its type in memory; lanes that are off are zero."""
     ty = memory_type(t, width)
     name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
     symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])

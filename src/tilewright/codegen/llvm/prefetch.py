@@ -42,7 +42,7 @@ def atoms_of(s: State, stmt: For) -> list[Expr]:
 
 
 def _prefetched(stmt: For) -> Iterator[tuple[Prefetch, Load]]:
-    """The loop's note with what an iteration reads first of each of its buffers."""
+    """(the loop's note, the first load of an iteration) for each buffer that the note names and the loop reads."""
     note = find(stmt.notes, Prefetch)
     for load in (first_read(stmt, source) for source in (note.buffers if note is not None else ())):
         if note is not None and load is not None:
@@ -95,7 +95,7 @@ def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
 
 
 def _following(s: State, stmt: For, note: Prefetch, load: Load) -> None:
-    """The hints for what follows what an iteration reads first of one buffer."""
+    """Emit the prefetches of one buffer: of `note.nbytes` bytes after the first element that an iteration loads."""
     locality = 3 if note.level == 1 else 2
     size = load.buffer.dtype.itemsize
     moved = shift(s, stmt, note, load)

@@ -122,7 +122,8 @@ class Caller:
 
 @dataclass(slots=True)
 class _Open:
-    """A region that has begun: its labels begin with `label`; what was loaded before it holds after it."""
+    """A region that has begun. Its labels begin with `label`; `pointers`, `integers` and `numbers` are the values that
+    were loaded before it, which are valid after it."""
 
     spec: RegionSpec
     label: str
@@ -181,7 +182,7 @@ class Regions:
         return result
 
     def restore(self, region: _Open) -> None:
-        """Forget what was loaded inside a region: other blocks come from elsewhere."""
+        """Forget the values that were loaded inside a region, as they do not dominate the code after it."""
         caller = self.caller
         caller.state.leave()
         caller.pointers, caller.integers = dict(region.pointers), dict(region.integers)
@@ -192,7 +193,7 @@ class Regions:
         return self.caller.pointer(slot, self.caller.shift(shift))
 
     def flag(self, slot: int, shift: Work) -> str:
-        """A bool in memory, which all threads have read before one goes on."""
+        """Emit the load of a bool, and a barrier, so that all threads have read it before any may change it."""
         result = self.out.inst(f"load i8, ptr {self.place(slot, shift)}, align 1")
         self.caller.wait()
         return self.out.inst(f"icmp ne i8 {result}, 0")

@@ -7,7 +7,7 @@
       for i in 0..16 vectorized { y[q + k*step + i] = t[i, k] }
 
 A kernel that changes a layout has such a tile in each of its versions, and LLVM's selection of instructions spends most
-of its time on their shuffles. What is called once LLVM puts in its place again.
+of its time on their shuffles. LLVM inlines a function that is called only once.
 """
 
 from __future__ import annotations

@@ -352,7 +352,7 @@ class _Kernel:
 
     @property
     def _rows(self) -> int:
-        """Rows of threads in direction x: what a warp's threads share, each of them has."""
+        """The number of rows of threads in direction x, each of which has its own copy of what a warp shares."""
         return prod(n for t, n in self.block.items() if t != "threadIdx.x")
 
     def allocate(self, stmt: Allocate) -> None:

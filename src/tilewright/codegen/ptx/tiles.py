@@ -18,7 +18,7 @@ CORE = 128
 
 
 def of_lane_0(s: State, region: Region, warps: int = 1) -> list[Expr]:
-    """The first indices of a region as lane 0 has them, of the first of so many warps."""
+    """A region's first indices, for lane 0 of the first warp of each group of `warps` warps."""
     starts = [start for start, _ in region.ranges]
     threads: dict[Var, Expr] = {}
     for v in {v for e in starts for v in variables(e)}:

@@ -87,8 +87,8 @@ MAX_PIECES = 8
 
 
 def with_last_in_pieces(items: Sequence[Item]) -> list[Item]:
-    """The program with its last arithmetic and stores in pieces, so that nothing but the last one's store is after all
-    arithmetic. It stays as it is where its rows do not follow each other."""
+    """The program with its last arithmetic and stores divided into pieces, so that only the last piece's store comes
+    after all arithmetic. The program is unchanged if the rows are not consecutive or too few."""
     at = len(items)
     while at and isinstance(items[at - 1], Store):
         at -= 1

@@ -64,7 +64,7 @@ def decode(data: bytes | Array) -> Frame:
 
 
 def whole(facts: Mapping[str, Any], name: str) -> int:
-    """A non-negative integer among the facts. Raises CollectiveError for anything else."""
+    """The non-negative integer `name` of a frame's facts. Raises CollectiveError if there is none."""
     value = facts.get(name)
     if type(value) is not int or not 0 <= value < 1 << 62:
         raise CollectiveError("a number is missing", where="parameter server", expected=name, got=str(value)[:40])

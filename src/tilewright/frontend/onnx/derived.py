@@ -27,7 +27,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 MAX_ELEMENTS = 1 << 16
 """The most elements of tensors that are examined: exporters fold small ones."""
 MIN_EVIDENCE = 4
-"""Elements that a guess must explain; fewer may be equal by accident."""
+"""The least number of distinct elements from which it is concluded that a constant was computed from a weight: fewer
+may be equal by accident."""
 MAX_PAIRS = 1 << 9
 """Pairs of weights that are tried for one constant."""
 TOLERANCE = 3e-6

@@ -91,7 +91,7 @@ class _Walk:
     producers: dict[str, int] = field(default_factory=dict)
     """The node that computes a value, of the nodes that are taken."""
     guessed: set[str] = field(default_factory=set)
-    """Values whose sizes are not what they will be: they depend on values that must be known."""
+    """The names of values with assumed sizes: their actual ones depend on values that must be known."""
 
     def run(self) -> Survey:
         loaded = self.section.loaded
@@ -185,7 +185,7 @@ class _Walk:
         return Surveyed("lacking", error)
 
     def try_node(self, walker: Importer, node: onnx.NodeProto, where: str) -> Error | None:
-        """Let the importer take the node; what is wrong if it cannot."""
+        """Try to import a node; returns the error if that fails, with the scope unchanged."""
         before = set(self.scope.items)
         try:
             walker.node(node, self.scope, {}, 0, where)
@@ -269,8 +269,8 @@ class _Walk:
         return item.known is None and (size is None or size <= SMALL) and (not item.dtype.is_float or size == 1)
 
     def sources(self, name: str) -> list[str] | None:
-        """The inputs of the section, and what runs elsewhere computes, from which a small array of numbers is computed;
-        None where it is computed from more than that."""
+        """The section's inputs, and results of nodes that run elsewhere, from which a small array of integers is
+        computed; None if a float or a large array is among the values between."""
         item = self.scope.items.get(name)
         if item is None or item.known is not None:
             return [] if item is not None else None

@@ -196,8 +196,9 @@ def _numbers(error: Exception) -> list[str]:
 
 
 def _is_of_ranges(error: Exception) -> bool:
-    """Whether PyTorch refuses what it found a module to need of the ranges of sizes, which it may take where it finds
-    ranges itself. From `-w % 4 <= w` it computes an empty one (2.13), and then cannot say it."""
+    """Whether PyTorch refuses a module because the stated ranges of sizes contradict the conditions that it derived; it
+    may accept the module if it derives the ranges itself. From `-w % 4 <= w` it derives an empty range (2.13), which it
+    cannot report."""
     return "generated guard" in str(error) or "Cannot create Dim with inconsistent" in str(error)
 
 

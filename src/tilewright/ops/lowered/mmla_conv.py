@@ -35,8 +35,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConvMmlaAttrs(ConvDotAttrs):
-    """Attributes of `conv`; channels of the result and of a block of it; channels of an instruction's group; groups of
-    the convolution."""
+    """The attributes of `ConvDotAttrs`, and `block`: the channels in a block of the result; `depth`: the input channels
+    that a filter sums over; `groups`: of the convolution."""
 
     block: int
     depth: int

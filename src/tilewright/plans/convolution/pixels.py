@@ -261,7 +261,7 @@ prefetches, four 0.9 to 1.06; Zen 4, 28 November 2026, docs/decisions/nchw-pixel
 
 
 def prefetches(shape: PixelProblem, filters: int, target: Target) -> bool:
-    """Whether panels of `filters` filters prefetch the next run."""
+    """Whether a panel of `filters` filters prefetches the next run of pixels while it computes one."""
     beyond = 4 * shape.depth * shape.pixels > target.costs.traffic.resident_l3 * target.l3
     return beyond_l2(shape, target) and (filters >= HIDING or beyond)
 

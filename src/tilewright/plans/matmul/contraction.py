@@ -361,6 +361,6 @@ def prefetch_panel(
 
 
 PLAN = Plan("contraction", fits, candidates, apply, cases, refines=("rows",))
-"""The plan is preferred to that of rows: with one row both are bound by memory, and their estimates are not comparable.
-That of rows ignores that a single stream does not use all of the bandwidth, this one that narrow weights need less of
-it."""
+"""Contractions by this plan, which is chosen before the plan `rows` whatever their estimates are. For one row both are
+bound by memory, and the estimates are not comparable: `rows` assumes that a single stream reads at the full bandwidth,
+and this plan does not count that narrow weights need less of it."""

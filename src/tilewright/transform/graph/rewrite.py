@@ -128,7 +128,8 @@ class Rewriter:
             self._fixed.update(node.outputs)
 
     def once(self, op: str, *inputs: Value | None, **values: AttrValue) -> Value:
-        """The value of a node that is appended where it is asked for first; only for a match that is sure."""
+        """The result of a node that is emitted at the first request and shared by later ones. Only for rules that will
+        not fail after it: the node is not removed again."""
         key = (op, inputs, tuple(values.items()))
         if key not in self.shared:
             self.shared[key] = self.emit(op, *inputs, **values)
@@ -178,8 +179,9 @@ class Rewriter:
         return False
 
     def _place(self, node: Node, values: Sequence[Value], at: int) -> None:
-        """Let values stand for the outputs of a node: those that were emitted for it take the outputs' place and names,
-        readers of the others are told of them."""
+        """Replace the outputs of a node by `values`. Values of nodes that were emitted for it, from number `at` on,
+        take the outputs' names; for others, readers of the outputs are changed to read them, and an output of the graph
+        becomes an identity."""
         emitted = {v for n in self.builder.nodes[at:] for v in n.outputs}.difference(self.shared.values())
         names = {new: old for old, new in zip(node.outputs, values, strict=True) if new in emitted}
         nodes, self.builder.nodes[at:] = self.builder.nodes[at:], []

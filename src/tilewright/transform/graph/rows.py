@@ -75,7 +75,8 @@ def cut_of(node: Node) -> Cut | None:
 
 
 class _Demand:
-    """The part of each value that its readers need together. Slices whose results are in `kept` stay."""
+    """The part of each value that its readers need together. Slices whose results are in `retained`
+    stay."""
 
     def __init__(self, graph: Graph, retained: set[Value]) -> None:
         self.needs: dict[Value, Need] = dict.fromkeys(graph.outputs, WHOLE)
@@ -148,7 +149,7 @@ def _narrow(graph: Graph, demand: _Demand) -> Graph:
     roots = {n.outputs[0] for n in demand.roots}
 
     def part(value: Value, cut: Cut) -> Value:
-        """A part of a value: what is made of it, or a slice of all of it."""
+        """A part of a value: the part itself if only that was computed, else a slice of the whole."""
         if value in created:
             return created[value]
         if (value, cut) not in sliced:
