@@ -1,7 +1,7 @@
-"""The source of a module in fewer bytes, line by line: a space a level of indentation, none within brackets, and no
-comments.
+"""The source of a module in fewer bytes, line by line: a space a level of indentation, none within brackets, no
+comments, and no strings that describe constants and fields, which Python drops when it compiles a module.
 
-The syntax tree stays, with each node on its line, and so do docstrings, whose lines begin at the margin.
+The rest of the syntax tree stays, with each node on its line, and so do docstrings, whose lines begin at the margin.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ def dense(source: str) -> str:
     lines, tree = source.split("\n"), ast.parse(source)
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     within, columns, continued = _within(tokens), _docstrings(tree), _continued(tokens)
+    for body in _bodies(tree):
+        for note in filter(_is_docstring, body[1:]):
+            rows = range(note.lineno - 1, note.end_lineno or note.lineno)
+            lines[rows.start : rows.stop] = [""] * len(rows)
     for token in tokens:
         if token.type == tokenize.COMMENT:
             row, column = token.start
@@ -76,12 +80,21 @@ def _docstrings(tree: ast.Module) -> dict[int, int]:
     }
 
 
+def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
+    """The bodies whose first statement may be a docstring."""
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node.body for node in ast.walk(tree) if isinstance(node, owners)]
+
+
 def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def _shape(tree: ast.Module) -> tuple[str, list[int | None]]:
-    """The tree with its docstrings as `inspect` shows them, and the lines of its nodes."""
+    """The tree with its docstrings as `inspect` shows them, without other strings that are statements, and the lines of
+    its nodes."""
+    for body in _bodies(tree):
+        body[1:] = [node for node in body[1:] if not _is_docstring(node)]
     nodes = list(ast.walk(tree))
     for node in nodes:
         if _is_docstring(node):

@@ -50,13 +50,14 @@ def test_a_package_that_python_compiles_as_it_goes(package: str, monkeypatch: py
 
 
 def test_the_wheel_is_small() -> None:
-    """Each module deflated by zlib, with its entries in archive and RECORD; `make wheel` has a bar of its own."""
+    """Each module deflated by zlib, with its entries in archive and RECORD. Of 3,208,686 such bytes `make wheel` made
+    2,973,384, and its bar is 3,000,000: 3,237,000 here, less a reserve."""
     size = 0
     for path in PACKAGE.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             name = len(str(path.relative_to(PACKAGE.parent)))
             size += len(zlib.compress(path.read_bytes(), 9)) + 30 + 46 + 2 * name + 45
-    assert size < 3_200_000
+    assert size < 3_230_000
 
 
 def test_an_archive_is_packed_anew(tmp_path: Path) -> None:
@@ -112,6 +113,9 @@ def f(
         a: "# no comment"
     """
     # a line by itself
+    limit = a
+    """The limit,
+    as a note."""
     text = """
     stays  # as it is
         {a}
@@ -130,7 +134,18 @@ def f(
 def test_modules_in_fewer_bytes() -> None:
     assert dense(SOURCE).split("\n") == [
         *('"""One.', "", "    indented", '"""', "def f(", "a,", "b,", "):", ' """Adds.', "", "Args:"),
-        *('    a: "# no comment"', '"""', "", ' text = """', "    stays  # as it is", "        {a}", '"""'),
+        *(
+            '    a: "# no comment"',
+            '"""',
+            "",
+            " limit = a",
+            "",
+            "",
+            ' text = """',
+            "    stays  # as it is",
+            "        {a}",
+            '"""',
+        ),
         *(' more = f"""', "    {a:", "    >3}", '        stays"""', " if a:", '  return "#", \\', "   b"),
         *(" return text + more", ""),
     ]
