@@ -320,6 +320,18 @@ def test_shapes() -> None:
     )
 
 
+def test_padding_with_a_fraction() -> None:
+    """Numbers that are not 0 are true; integers lose the fraction."""
+    check_functions(
+        lambda x: F.pad(x > 0, (1, 2), value=0.5),
+        lambda x: F.pad(x > 0, (1, 2), value=-0.25),
+        lambda x: F.pad(x > 0, (1, 2), value=0.0),
+        lambda x: F.pad(x > 9, (1, 2), value=x.shape[1] / 8),
+        lambda x: F.pad(x.to(torch.int32), (1, 2), value=-1.75),
+        make=reals(3),
+    )
+
+
 def test_created_from_sizes() -> None:
     check_functions(
         lambda x: x + torch.zeros(x.shape[0], 3),

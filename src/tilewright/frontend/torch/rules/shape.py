@@ -268,7 +268,8 @@ def pad(n: Call, x: Value, pads: Sequence[Any], mode: Any = 0, value: Any = None
     before, after = [as_expr(b) for b in before], [as_expr(a) for a in after]
     if mode not in ("reflect", "replicate"):
         x, before, after = cropped(n, x, before, after)
-    number = 0 if value is None else float(value) if x.dtype.is_float else int(value)
+    number = value or 0
+    number = float(number) if x.dtype.is_float else int(number != 0 if x.dtype.kind == "bool" else number)
     fill = {"value": number} if mode == "constant" else {}
     low, high = [_not_negative(b) for b in before], [_not_negative(a) for a in after]
     if not all(is_const(v, 0) for v in (*low, *high)):
