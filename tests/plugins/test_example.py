@@ -147,6 +147,15 @@ BROKEN: dict[str, tuple[dict[str, str], str, str]] = {
         """,
         "there is another ONNX rule 'Relu'",
     ),
+    "same_rule_of_a_family": (
+        {"operators": "OPERATORS"},
+        """
+        from dataclasses import replace
+        from tilewright.ops import Operators, get
+        OPERATORS = Operators((replace(get("relu"), name="half_done_four"),), onnx={"com.microsoft.FastGelu": print})
+        """,
+        "there is another ONNX rule 'com.microsoft.FastGelu'",
+    ),
     "foreign_layout": (
         {"operators": "OPERATORS"},
         """

@@ -13,7 +13,7 @@ from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.dims import accumulator, at_least, axis_of, dim, need, number, present, wide
+from tilewright.ops.dims import accumulator, at_least, axis_of, check_kind, dim, need, number, present, wide
 from tilewright.ops.loopnest import buffers
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.ops.sorting import at_axis, before, insertion
@@ -50,6 +50,7 @@ def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
     """The type rule: values and indices of the first `k` elements along `axis` in order (`largest` or smallest first);
     NaN counts as the largest, equal ones are ordered by index."""
     t = present(types[0])
+    check_kind(t.dtype, ("float", "int", "uint", "bool"))
     axis = axis_of(attrs.axis, t.rank)
     k, extent = as_int(dim(attrs.k)), as_int(t.shape[axis])
     if k is not None and extent is not None and not 0 <= k <= extent:

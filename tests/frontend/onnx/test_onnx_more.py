@@ -186,6 +186,16 @@ def test_a_function_with_the_name_of_an_operator(opset: int, is_operator: bool) 
     assert len(m.functions) == 1
 
 
+def test_a_function_of_a_domain_of_any_version() -> None:
+    """Also of one that is no 32-bit integer, which ONNX's table of operators does not take."""
+    function = _negation("Relu", 17)
+    function.domain = "com.example"
+    m = model([node("Relu", "x", "y", domain="com.example")], [info("x", [3])], ["y"], functions=[function])
+    m.opset_import.append(onnx.helper.make_opsetid("com.example", 1 << 62))
+    x = np.array([-1, 0.5, 2], F)
+    np.testing.assert_array_equal(tw.compile(m)(x), -x)
+
+
 @pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
 def test_sparse_tensors(places: Any) -> None:
     """A constant and an initializer: numbers of a few places, which lie in rows or one after the other."""
@@ -198,9 +208,21 @@ def test_sparse_tensors(places: Any) -> None:
     np.testing.assert_array_equal(tw.compile(m)(np.array(1, F)), [[0, 20, 0], [0, 0, 42]])
 
 
-def test_a_sparse_tensor_whose_places_are_outside() -> None:
-    values, indices = (onnx.numpy_helper.from_array(v, "s") for v in (np.array([5, 7], F), np.array([1, -1])))
+@pytest.mark.parametrize(
+    ("numbers", "places"),
+    [
+        ([5, 7], [1, -1]),
+        ([5, 7], [1, 6]),
+        ([5], [0, 1]),
+        ([5], [[[1]]]),
+        ([[5, 7]], [0, 1]),
+        ([5], [True] + [False] * 5),
+    ],
+)
+def test_sparse_tensors_whose_places_do_not_fit(numbers: Any, places: Any) -> None:
+    """Places outside, fewer or more of them than values, and such as are no integers."""
+    values, indices = (onnx.numpy_helper.from_array(v, "s") for v in (np.array(numbers, F), np.array(places)))
     m = model([node("Add", "xs", "y")], [info("x", [2, 3])], ["y"])
-    m.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [2, 3]))
+    m.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, indices=indices, dims=[2, 3]))
     with pytest.raises(tw.Error, match="indices do not fit"):
         tw.compile(m)

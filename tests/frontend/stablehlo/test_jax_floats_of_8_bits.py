@@ -55,7 +55,12 @@ def test_numbers_are_rounded_to_codes(name: str) -> None:
         np.testing.assert_array_equal(got.view(np.uint8)[~is_nan], want.view(np.uint8)[~is_nan])
 
 
-def test_sums_of_codes_are_refused_by_name() -> None:
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x + x, jnp.sort, jnp.argsort, lambda x: jax.lax.top_k(x, 3)],
+    ids=["+", "sort", "argsort", "top"],
+)
+def test_arithmetic_and_order_of_codes_are_refused_by_name(function: Callable[..., Any]) -> None:
     codes = codes_of("float8_e5m2")
     with pytest.raises(Error, match="f8e5m2"):
-        tw.compile(jax.export.export(jax.jit(lambda x: x + x))(codes))
+        tw.compile(jax.export.export(jax.jit(function))(codes))

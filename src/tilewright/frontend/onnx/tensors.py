@@ -198,8 +198,12 @@ def dense(sparse: onnx.SparseTensorProto, where: str) -> onnx.TensorProto:
     values, places = to_array(sparse.values, where, None), to_array(sparse.indices, where, None)
     flat = np.zeros(math.prod(shape), values.dtype)
     try:
+        if places.dtype.kind not in "iu":
+            raise IndexError("they are no integers")
         if places.ndim == 2:
             places = np.ravel_multi_index(tuple(places.T), shape)
+        if values.ndim != 1 or places.shape != values.shape:
+            raise IndexError(f"there are {places.shape} for values of shape {values.shape}")
         if np.any(places < 0):
             raise IndexError("there are negative ones")
         flat[places] = values
