@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import dis
 import hashlib
 import importlib
 import shlex
@@ -162,5 +163,8 @@ def test_a_module_in_fewer_bytes_is_the_same(name: str) -> None:
 
 
 def _code(code: CodeType) -> list[object]:
-    own = [code.co_code, code.co_names, code.co_varnames, [line for _, _, line in code.co_lines()]]
+    steps = [i for i in dis.get_instructions(code) if i.opname != "NOP"]  # which Python leaves where a string was
+    jumps = {*dis.hasjrel, *dis.hasjabs}
+    words = [(i.opname, None if i.opcode in jumps else i.arg, i.positions and i.positions.lineno) for i in steps]
+    own = [words, code.co_names, code.co_varnames]
     return [own, *(_code(c) if isinstance(c, CodeType) else c for c in code.co_consts)]
