@@ -199,6 +199,29 @@ def test_a_module_whose_branches_give_equal_numbers_takes_a_single_row() -> None
     assert (model(torch.rand(1, 3).numpy()) == 0).all()
 
 
+@pytest.mark.parametrize("kind", ["expanded", "of inference mode", "with a gradient"])
+def test_buffers_of_a_module_that_is_compared_at_one_row(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few of them can be written to. Generators of other devices are left alone."""
+
+    class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            with torch.inference_mode(kind == "of inference mode"):
+                scale = torch.ones(1).expand(3) if kind == "expanded" else torch.ones(3)
+            self.register_buffer("scale", scale.requires_grad_(kind == "with a gradient"))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.scale if x.shape[0] > 1 else x + self.scale
+
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    module = Scaled().eval()
+    model = tw.compile(module, (torch.ones(4, 3),), dynamic="auto")
+    assert not seeds
+    x = torch.rand(5, 3)
+    torch.testing.assert_close(torch.from_numpy(model(x.numpy())), module(x))
+
+
 def test_sizes_that_differ_where_they_were_traced() -> None:
     def function(x: Any, y: Any) -> Any:
         return x.sum() + y.sum() if x.shape[0] == y.shape[0] else x.sum() - y.sum()

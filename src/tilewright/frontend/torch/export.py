@@ -381,7 +381,7 @@ def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> b
     try:
         with evaluating(module), quietly(), torch.no_grad(), torch.random.fork_rng([]), _time_limit(TIMEOUT_S):
             for run in (module, program.module(check_guards=False)):
-                torch.manual_seed(0)
+                torch.default_generator.manual_seed(0)  # not those of other devices, which are not restored
                 args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, arguments)
                 results.append(pytree.tree_leaves(run(*args, **kwargs)))
     except _GaveUp:
@@ -390,9 +390,11 @@ def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> b
         unskip(error)
         return True
     finally:
-        for name, buffer in module.named_buffers():
-            if name in buffers and buffer.shape == buffers[name].shape:
-                buffer.copy_(buffers[name])
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                before = buffers.get(name)
+                if before is not None and buffer.shape == before.shape and not torch.equal(buffer, before):
+                    buffer.copy_(before)
     pairs = [(a, b) for a, b in zip(*results, strict=True) if isinstance(a, torch.Tensor)]
     return all(torch.allclose(a, b.to(a), rtol=1e-3, atol=1e-3, equal_nan=True) for a, b in pairs)
 
