@@ -135,7 +135,7 @@ def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, da
 
 
 def _negative(m: Module) -> None:
-    """Whether an object's `is_neg()` is true, which the exchange functions do not reveal."""
+    """Define `tw_negative(obj)`: whether `obj.is_neg()` is true, which the exchange functions do not reveal."""
     with m.function("tw_negative", I1, [("obj", PTR)], local=True) as (f, (obj,)):
         arguments = f.space(8)
         arguments[0] = obj
@@ -214,7 +214,8 @@ def _ranges(m: Module) -> None:
 
 
 def _overlaps(m: Module) -> None:
-    """Whether an output shares memory with another argument; `io` holds (address, bytes) pairs."""
+    """Define `tw_overlap(model, io, count)`: whether an output shares memory with another argument; `io` holds
+    (address, bytes) pairs."""
     with m.function("tw_overlap", I1, [("model", PTR), ("io", PTR), ("count", I64)]) as (f, values):
         model, io, count = values
         tensors = model[MODEL.tensors]

@@ -133,7 +133,7 @@ def _define_same_place(m: Module) -> None:
 
 
 def _define_same_numbers(m: Module) -> None:
-    """Whether the digests of the watched tensors are the same as before."""
+    """Define `tw_same_numbers(table)`: whether the digests of the watched tensors are the same as before."""
     with m.function("tw_same_numbers", I64, [("table", PTR)], local=True) as (f, (table,)):
         digest = table[WATCH.digest]
         with f.each(table[WATCH.count]) as i:

@@ -52,7 +52,7 @@ def _cancel(f: Function, slot: Value, outcome: int) -> None:
 
 
 def _served(m: Module) -> None:
-    """Whether a process serves the ring, that is, holds the lock on its first byte."""
+    """Define `tw_served(client)`: whether a process serves the ring, that is, holds the lock on its first byte."""
     with m.function("tw_served", I1, [("client", PTR)], local=True) as (f, (client,)):
         wanted = client[CLIENT.lock]
         lock = f.space(32)

@@ -139,8 +139,8 @@ def _argument(node: Node) -> Value | None:
 
 
 def _gains(m: Match, copy: Node) -> bool:
-    """Whether codes in place of the numbers that a node copies leave out floats: there are such parts, or a kernel that
-    makes the numbers gives their codes."""
+    """Whether copying codes instead of numbers avoids floats: some of the copied parts are dequantised codes, or a
+    kernel that computes the numbers from sums can emit their codes."""
     places = selected(copy)
     if not places:
         return False
