@@ -261,3 +261,25 @@ def test_places_that_count_from_the_end(op: str, shape: tuple[int, ...]) -> None
     for size in (1, 2):
         with pytest.raises(CallError, match=rf"expected n in 3\.\.\d*, got {size}"):
             compiled(np.zeros((size, 3), np.float32))
+
+
+@pytest.mark.parametrize("least", [0, 1])
+def test_blocks_that_end_before_the_elements_may(least: int) -> None:
+    """The scales reach for 32 elements, and the caller allows 64: no code is left that reads scales behind the last."""
+    file = model(
+        [node("DequantizeLinear", ["x", "s"], ["y"], axis=1, block_size=2)],
+        [info("x", [3, "n"], onnx.TensorProto.INT8), info("s", [3, "m"])],
+        [info("y", None)],
+        opset=21,
+    )
+    compiled = tw.compile(file, dims={"n": tw.dim(least, 64), "m": tw.dim(least, 16)}, fallback="never")
+    rng = np.random.default_rng(0)
+    for n in (least, 1, 5, 17, 32):
+        x = rng.integers(-128, 128, (3, n)).astype(np.int8)
+        scales = rng.random((3, -(-n // 2)), np.float32)
+        want = x.astype(np.float32) * np.repeat(scales, 2, axis=1)[:, :n]
+        np.testing.assert_array_equal(compiled(x, scales), want)
+    with pytest.raises(CallError, match="out of range"):
+        compiled(np.zeros((3, 33), np.int8), np.zeros((3, 16), np.float32))
+    with pytest.raises(CallError, match="lies inside of it"):
+        compiled(np.zeros((3, 5), np.int8), np.zeros((3, 1), np.float32))

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ir.expr import Var, const, equal, maximum, minimum, not_equal
+from tilewright.ir.expr import Var, const, equal, is_const, maximum, minimum, not_equal
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.key import key
+from tilewright.ir.rewrite import substitute
 from tilewright.ir.verify import verify_graph
 from tilewright.ops import emit1, parse_graph
 from tilewright.ops.interpret import run_graph
@@ -50,6 +51,7 @@ graph @g(%x: f32[s], %y: f32[t]) where {where} {{
         ("s + t == 10", "s 10-s", "s in 1..9", ()),
         ("2 * t == 3 * s", "s t", "s in 1.., t in 1..", ("t * 2 == s * 3",)),
         ("s * t <= 100", "s t", "s in 1.., t in 1..", ("s * t < 101",)),
+        ("s <= 9223372036854775807 // 4", "s t", "s in 1..2147483647, t in 1..", ()),
         ("s != 5", "s t", "s in 1.., t in 1..", ("s != 5",)),
         ("s >= 1", "s t", "s in 1.., t in 1..", ()),
     ],
@@ -70,10 +72,39 @@ def test_ranges_of_symbols_that_are_one_are_joined() -> None:
     assert [str(a.condition) for a in retained.assumptions] == ["t == s"]
 
 
-@pytest.mark.parametrize("condition", ["s > 4 and s < 3", "2 * s == 7", "s < 1"])
+@pytest.mark.parametrize(
+    ("condition", "where"),
+    [
+        ("s <= 2 * t", "s in 1..32, t in 1..16"),
+        ("2 * s <= t + 1", "s in 1..8, t in 1..16"),
+        ("s >= 20 + t", "s in 21..64, t in 1..16"),
+        ("s >= t + 60", "s in 61..64, t in 1..4"),
+        ("3 * s + t < 20", "s in 1..6, t in 1..16"),
+    ],
+)
+def test_ranges_of_others_narrow_a_symbol(condition: str, where: str) -> None:
+    result = fold_assumptions(assuming(f'assume {condition} "why"', "s in 1..64, t in 1..16"))
+    assert str(result).splitlines()[0] == f"graph @g(%x: f32[s], %y: f32[t]) where {where} {{"
+    assert len(result.assumptions) == 1
+    (a,) = result.assumptions
+    fits = {
+        (s, t)
+        for s in range(1, 65)
+        for t in range(1, 17)
+        if is_const(substitute(a.condition, {result.symbols[0]: const(s), result.symbols[1]: const(t)}), True)
+    }
+    assert all(v.lo == min(x) and v.hi == max(x) for v, x in zip(result.symbols, zip(*fits, strict=True), strict=True))
+
+
+def test_symbols_that_narrow_each_other_without_end_are_left() -> None:
+    result = fold_assumptions(assuming('assume s < t "a" assume t < s "b"', "s in 1..2147483647, t in 1..2147483647"))
+    assert len(result.assumptions) == 2
+
+
+@pytest.mark.parametrize("condition", ["s > 4 and s < 3", "2 * s == 7", "s < 1", "s >= t + 64"])
 def test_what_holds_for_no_sizes_is_refused(condition: str) -> None:
     with pytest.raises(ModelError, match="holds for no sizes"):
-        fold_assumptions(assuming(f'assume {condition} "why"'))
+        fold_assumptions(assuming(f'assume {condition} "why"', "s in 1..64, t in 1.."))
 
 
 def test_text_and_key() -> None:

@@ -15,7 +15,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from math import lcm
 
-from tilewright.arith import Linear, linear, prove, simplify
+from tilewright.arith import Linear, bounds, linear, prove, simplify
+from tilewright.ir.dim import MAX_DIM
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Op, Var, call, const, equal, is_const
 from tilewright.ir.graph import Assumption, Graph, Node
@@ -37,7 +38,7 @@ def fold_assumptions(graph: Graph, keep: Collection[str] = ()) -> Graph:
         graph = replace(graph, assumptions=tuple(_parts(graph)))
         match = next(((a, *f) for a in graph.assumptions if (f := _said(a.condition, graph, keep)) is not None), None)
         if match is None:
-            return graph
+            return _narrowed(graph)
         assumption, symbol, size = match
         rest = [a for a in graph.assumptions if a is not assumption]
         if not (isinstance(size, Var) and size.name == symbol.name):
@@ -70,7 +71,9 @@ def _within(graph: Graph) -> Graph:
             first, last = (begin, end) if step > 0 else (end, begin)
             for inside in (first >= 0, last < extent):
                 if not prove(inside) and known.issuperset(variables(inside)) and not prove(inside | (size < 1)):
-                    condition = inside if prove(size > 0) else inside | (size < 1)
+                    # Of no elements, all lies inside anyway, if not by the same bound: this is more than passes use.
+                    bounded = prove(size > 0) or prove(inside, assumptions=(size < 1,))
+                    condition = inside if bounded else inside | (size < 1)
                     result[Assumption(condition, f"a slice of {x.name!r} lies inside of it")] = None
     return graph if len(result) == len(graph.assumptions) else replace(graph, assumptions=tuple(result))
 
@@ -157,7 +160,7 @@ def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | No
         if not isinstance(symbol, Var):
             return None
         lo, hi = symbol.lo, symbol.hi
-        lo, hi = (lo, number if hi is None else min(hi, number)) if sign > 0 else (max(number, lo or 0), hi)
+        lo, hi = (lo, min(MAX_DIM if hi is None else hi, number)) if sign > 0 else (max(number, lo or 0), hi)
         return symbol, _ranged(symbol, lo, hi, symbol.multiple)
     if e.name != "eq":
         return None
@@ -176,6 +179,35 @@ def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | No
         assert isinstance(symbol, Var)
         return symbol, const(-form.constant // factor)  # else no number would fit, which simplifying tells
     return None
+
+
+def _narrowed(graph: Graph) -> Graph:
+    """The graph whose symbols end where its assumptions on several of them do, which remain: with `n <= m * 2` and m in
+    0..16, n is at most 32. Each is read once, for two may narrow each other one by one."""
+    for k in range(len(graph.assumptions)):
+        assumption = graph.assumptions[k]
+        narrower = dict(_ends(assumption.condition, graph))
+        if not all(map(_sizes, narrower.values())):
+            raise _impossible(graph, assumption)
+        if narrower:
+            graph = with_symbols(graph, narrower)
+    return graph
+
+
+def _ends(e: Expr, graph: Graph) -> Iterator[tuple[Var, Var]]:
+    """The symbols of a linear condition whose ranges the ranges of the others narrow, each with its new range."""
+    if not isinstance(e, Op) or e.name not in ("lt", "le", "gt", "ge") or e.args[0].dtype is not i64:
+        return
+    a, b = e.args if e.name in ("lt", "le") else e.args[::-1]
+    terms = a - b + (1 if e.name in ("lt", "gt") else 0)  # is not above 0
+    for symbol, factor in linear(terms).terms:
+        least = bounds(simplify(terms - symbol * factor)).lo
+        if least is None or not isinstance(symbol, Var) or symbol not in graph.symbols:
+            continue
+        before = lo, hi = symbol.lo or 0, MAX_DIM if symbol.hi is None else symbol.hi
+        lo, hi = (lo, min(hi, -least // factor)) if factor > 0 else (max(lo, -(-least // -factor)), hi)
+        if (lo, hi) != before:
+            yield symbol, _ranged(symbol, lo, hi, symbol.multiple)
 
 
 def _ranged(symbol: Var, lo: int | None, hi: int | None, multiple: int) -> Var:
