@@ -16,7 +16,7 @@ from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Buffer, Expr, as_int, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, scalar
+from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, same_shape, scalar
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.pointwise import Functions
 from tilewright.ops.recurrent import cell, program
@@ -105,6 +105,13 @@ def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
         raise ShapeError("the recurrent weights do not fit the gates", expected=gates, got=weights)
     if not (same_dim(h0.shape[0], batch) and same_dim(h0.shape[1], hidden)):
         raise ShapeError("the initial state does not fit the gates", expected=gates, got=h0)
+    expected: dict[int, tuple[Expr, ...]] = {3: (batch, hidden), 4: (batch,)}
+    if attrs.cell != "steps":
+        expected |= {5: (hidden * 3,), 6: (hidden,)}
+    for k, sizes in expected.items():
+        t = types[k] if k < len(types) else None
+        if t is not None and not same_shape(t.shape, sizes):
+            raise ShapeError("a cell, lengths or vectors do not fit the gates", expected=list(sizes), got=t)
     return results(types, hidden, attrs)
 
 

@@ -248,3 +248,26 @@ def test_a_square_of_a_size() -> None:
     built = tw.compile(model(nodes, [info("x", ["h", "h", 2])], ["y"], numbers), fallback="never")
     x = np.arange(18, dtype=np.float32).reshape(3, 3, 2)
     np.testing.assert_array_equal(built(x), x.reshape(9, 2))
+
+
+@pytest.mark.parametrize("wrong", ["h", "c", "lengths"])
+def test_states_and_lengths_of_a_layer_have_its_batch(wrong: str) -> None:
+    """Each names its batch in its own way. A state or a list of lengths of another size would be read past its end."""
+    rng = np.random.default_rng(0)
+    weights = {"W": rng.standard_normal((1, 16, 3), np.float32), "R": rng.standard_normal((1, 16, 4), np.float32)}
+    file = model(
+        [node("LSTM", ["x", "W", "R", "", "lengths", "h", "c"], ["y", "yh"], hidden_size=4)],
+        [info("x", ["t", "b", 3]), info("h", [1, "b1", 4]), info("c", [1, "b2", 4])]
+        + [info("lengths", ["b3"], onnx.TensorProto.INT32)],
+        ["y", "yh"],
+        weights,
+    )
+    compiled = tw.compile(file, fallback="never")
+    sizes = {"h": (1, 3, 4), "c": (1, 3, 4), "lengths": (3,)}
+    feeds = {name: np.ones(shape, np.int32 if name == "lengths" else np.float32) for name, shape in sizes.items()}
+    feeds["x"] = rng.standard_normal((2, 3, 3), np.float32)
+    y, _ = compiled(*(feeds[spec.name] for spec in compiled.inputs))
+    assert y.shape == (2, 1, 3, 4) and not y[1].any() and y[0].all()
+    feeds[wrong] = feeds[wrong][:, :1] if wrong != "lengths" else feeds[wrong][:1]
+    with pytest.raises(CallError, match="expected b = 3, got 1"):
+        compiled(*(feeds[spec.name] for spec in compiled.inputs))

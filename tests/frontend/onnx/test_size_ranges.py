@@ -265,7 +265,7 @@ def test_places_that_count_from_the_end(op: str, shape: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize("least", [0, 1])
 def test_blocks_that_end_before_the_elements_may(least: int) -> None:
-    """The scales reach for 32 elements, and the caller allows 64: no code is left that reads scales behind the last."""
+    """The scales reach for 32 elements, and the caller allows 64: no code is left that reads more scales."""
     file = model(
         [node("DequantizeLinear", ["x", "s"], ["y"], axis=1, block_size=2)],
         [info("x", [3, "n"], onnx.TensorProto.INT8), info("s", [3, "m"])],
