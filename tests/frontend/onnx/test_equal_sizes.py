@@ -271,3 +271,26 @@ def test_states_and_lengths_of_a_layer_have_its_batch(wrong: str) -> None:
     feeds[wrong] = feeds[wrong][:, :1] if wrong != "lengths" else feeds[wrong][:1]
     with pytest.raises(CallError, match="expected b = 3, got 1"):
         compiled(*(feeds[spec.name] for spec in compiled.inputs))
+
+
+@pytest.mark.parametrize("op", ["Add", "Concat", "GRU"])
+def test_symbols_that_are_one_have_the_sizes_that_the_caller_allows_for_each(op: str) -> None:
+    rng = np.random.default_rng(0)
+    weights = {"W": rng.standard_normal((1, 12, 4), np.float32), "R": rng.standard_normal((1, 12, 4), np.float32)}
+    node_of = {
+        "Add": node("Add", ["x", "h"], ["y"]),
+        "Concat": node("Concat", ["x", "h"], ["y"], axis=0),
+        "GRU": node("GRU", ["x", "W", "R", "", "", "h"], ["y"], hidden_size=4),
+    }[op]
+    file = model([node_of], [info("x", [1, "b", 4]), info("h", [1, "c", 4])], ["y"], weights if op == "GRU" else {})
+    compiled = tw.compile(file, dims={"b": tw.dim(0, 6), "c": tw.dim(2, 8)}, fallback="never")
+    x, h = rng.standard_normal((2, 1, 4, 4), np.float32)
+    (want,) = onnx.reference.ReferenceEvaluator(file).run(None, {"x": x, "h": h})
+    np.testing.assert_allclose(compiled(x, h), want, rtol=1e-5, atol=1e-6)
+    with pytest.raises(CallError, match="expected b = 4, got 3"):
+        compiled(x, h[:, :3])
+    for size in (1, 7):
+        with pytest.raises(CallError, match=r"expected b in 2\.\.6"):
+            compiled(np.zeros((1, size, 4), np.float32), np.zeros((1, size, 4), np.float32))
+    with pytest.raises(ShapeError):
+        tw.compile(file, dims={"b": tw.dim(1, 4), "c": tw.dim(5, 8)}, fallback="never")

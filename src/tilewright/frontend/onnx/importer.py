@@ -94,16 +94,32 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         if not pairs:
             return needs, same
         numbers = {v: number for v, n in pairs if isinstance(v, Var) and (number := as_int(n)) is not None}
-        more = joined(pairs, list(order))
+        more, shared = _shared(joined(pairs, list(order)))
         first: dict[Var, Expr] = {**more, **{v: as_expr(n) for v, n in numbers.items()}}
         rest = [(simplify(substitute(a, first)), simplify(substitute(b, first))) for a, b in pairs]
         unequal = [(a, b) for a, b in rest if a is not b]
         is_there = ranges(unequal) or {name: Dim(0, multiple=by) for name, by in divisors(unequal).items()}
         known = len(same), dict(needs)
         same |= {v.name: w.name for v, w in more.items()} | {v.name: n for v, n in numbers.items()}
-        needs |= {name: needs.get(name, Dim(0)).within(d) for name, d in is_there.items()}
+        for name, d in (*is_there.items(), *shared.items()):
+            needs[name] = needs.get(name, Dim(0)).within(d)
         if known == (len(same), needs):
             return needs, same
+
+
+def _shared(same: Mapping[Var, Var]) -> tuple[dict[Var, Var], dict[str, Dim]]:
+    """The symbols that are equal to an earlier one and have a size in common with it and with those before, and by its
+    name the range that is common to all. Of symbols with nothing in common, the callers' ranges contradict the model.
+    """
+    more: dict[Var, Var] = {}
+    ranges_of: dict[str, Dim] = {}
+    for v, w in same.items():
+        own, of_all = (Dim(x.lo or 0, x.hi, x.multiple) for x in (v, w))
+        both = ranges_of.get(w.name, of_all).within(own) if own != Dim() else ranges_of.get(w.name)
+        if both is None or both.hi is None or -(-both.lo // both.multiple) * both.multiple <= both.hi:
+            more[v] = w
+            ranges_of |= {} if both is None else {w.name: both}
+    return more, ranges_of
 
 
 MAX_READINGS = 8

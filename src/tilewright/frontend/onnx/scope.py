@@ -122,11 +122,16 @@ class Symbols:
             variable = text if text[:1].isalpha() else f"d_{text}"
             if not isinstance(self.fixed.get(name), int):
                 variable = fresh_name(variable, self.used_names)
-            first = self.same.get(variable) if name not in self.fixed else None
+            first = self.same.get(variable) if not isinstance(self.fixed.get(name), int) else None
             while isinstance(first, str) and first in self.same:
                 first = self.same[first]
-            earlier = [e for e in self.expressions.values() if isinstance(e, Var) and e.name == first]
-            if isinstance(first, int):
+            # A name that the caller uses gives way to another of his alone.
+            earlier = [
+                e
+                for other, e in self.expressions.items()
+                if isinstance(e, Var) and e.name == first and (name not in self.fixed or other in self.fixed)
+            ]
+            if isinstance(first, int) and name not in self.fixed:
                 known = as_expr(first)
             else:
                 known = earlier[0] if earlier else size(name, self.fixed, variable, self.needs.get(variable))

@@ -160,7 +160,7 @@ def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | No
         if not isinstance(symbol, Var):
             return None
         lo, hi = symbol.lo, symbol.hi
-        lo, hi = (lo, min(MAX_DIM if hi is None else hi, number)) if sign > 0 else (max(number, lo or 0), hi)
+        lo, hi = (lo, _end_at(hi, number)) if sign > 0 else (max(number, lo or 0), hi)
         return symbol, _ranged(symbol, lo, hi, symbol.multiple)
     if e.name != "eq":
         return None
@@ -204,10 +204,15 @@ def _ends(e: Expr, graph: Graph) -> Iterator[tuple[Var, Var]]:
         least = bounds(simplify(terms - symbol * factor)).lo
         if least is None or not isinstance(symbol, Var) or symbol not in graph.symbols:
             continue
-        before = lo, hi = symbol.lo or 0, MAX_DIM if symbol.hi is None else symbol.hi
-        lo, hi = (lo, min(hi, -least // factor)) if factor > 0 else (max(lo, -(-least // -factor)), hi)
+        before = lo, hi = symbol.lo or 0, symbol.hi
+        lo, hi = (lo, _end_at(hi, -least // factor)) if factor > 0 else (max(lo, -(-least // -factor)), hi)
         if (lo, hi) != before:
             yield symbol, _ranged(symbol, lo, hi, symbol.multiple)
+
+
+def _end_at(hi: int | None, number: int) -> int | None:
+    """The lower of two ends of a range; a number that no size exceeds anyway is none."""
+    return number if number < (MAX_DIM if hi is None else hi) else hi
 
 
 def _ranged(symbol: Var, lo: int | None, hi: int | None, multiple: int) -> Var:
