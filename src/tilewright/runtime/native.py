@@ -8,7 +8,9 @@ everything takes as long as the kernels of a small model.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
+import threading
 from array import array
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
@@ -116,29 +118,34 @@ class Native:
         self._word(GLOBALS.is_neg).value = id(sys.intern("is_neg"))
         self._methods: dict[int, _MethodDef] = {}
         self._fast = _objects_are_as_assumed()
+        self._libraries: dict[str, Library] = {}
+        self._linking = threading.RLock()
+        if hasattr(os, "register_at_fork"):  # a child forked while another thread links would wait for ever
+            lock = self._linking
+            os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
-    @cached_property
+    @property
     def foreign(self) -> int:
         """The address of `tw_foreign`, the native function that runs a model for tvm-ffi callers."""
         library = self._further("foreign", foreign_text, FOREIGN_EXPORTS)
         return library["tw_foreign"]
 
-    @cached_property
+    @property
     def watch(self) -> Library:
         """The library with `tw_watching`."""
         return self._further("watch", watch_text, ("tw_watching",))
 
-    @cached_property
+    @property
     def _scans(self) -> Library:
         return self._further("scans", scans_text, SCAN_EXPORTS)
 
-    @cached_property
+    @property
     def checksum(self) -> Callable[[int, int], int]:
         """The checksum of memory at an address: of a multiple of 64 bytes, aligned to as many."""
         result: Callable[[int, int], int] = function(self._scans["tw_checksum"], _I64, _PTR, _I64)
         return result
 
-    @cached_property
+    @property
     def _first_unfit(self) -> Callable[[int, int, int], int]:
         result: Callable[[int, int, int], int] = function(self._scans["tw_first_unfit"], _I64, _PTR, _PTR, _I64)
         return result
@@ -156,10 +163,14 @@ class Native:
         return result
 
     def _further(self, name: str, text: str | Callable[[], str], exports: Sequence[str]) -> Library:
-        """Compile and link code that calls the core and the glue."""
-        library = Library({name: compile_text(text)}, exports, self._symbols)
-        library.keep_forever()
-        return library
+        """The library of code that calls the core and the glue, compiled and linked when it is first asked for."""
+        if name not in self._libraries:
+            with self._linking:
+                if name not in self._libraries:
+                    library = Library({name: compile_text(text)}, exports, self._symbols)
+                    library.keep_forever()
+                    self._libraries[name] = library
+        return self._libraries[name]
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
         return function(self.linked[name], result, *arguments)
