@@ -272,7 +272,7 @@ def test_sums_of_codes_are_exact(length: int, wide: str, way: str) -> None:
     each = q.astype(np.int64)[:, ::step] - 7
     sums = np.cumsum(each, 1) - (each if "exclusive" in way else 0)
     want = sums[:, ::step].astype(np.float32) * scale
-    for got in (*run_graph(after, {"q": q}, {"s": scale}).values(), tw.compile((graph, {"s": scale}))(q)):
+    for got in (*run_graph(after, {"q": q}, {"s": scale}).values(), tw.compile((after, {"s": scale}))(q)):
         np.testing.assert_array_equal(np.asarray(got), want)
 
 

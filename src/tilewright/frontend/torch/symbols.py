@@ -144,8 +144,11 @@ def traced_sizes(env: ShapeEnv) -> Mapping[Any, Any]:
 
 def _is_of_operators(guard: Any) -> bool:
     """Whether PyTorch's code, not the module's, caused a guard. Two locations in PyTorch count as the module's code:
-    Dynamo, which interprets it, and `Module`, which calls code that has no file, as in a shell."""
+    Dynamo, which interprets it, and `Module`, which calls code that has no file, as in a shell. The modes of this
+    package that see each operator count as PyTorch's."""
     file = getattr(guard.sloc.framework_loc, "filename", "")
+    if file and Path(file).parent == Path(__file__).parent:
+        return True
     place = Path(file).relative_to(_TORCH).as_posix() if file and Path(file).is_relative_to(_TORCH) else ""
     return bool(place) and not place.startswith("_dynamo/") and place != "nn/modules/module.py"
 
