@@ -75,8 +75,7 @@ class StoreMoved(Exception):
 
 
 class Engine:
-    """Native state of one program: descriptors, memory layouts by dimensions, executors, and the addresses of its
-    weights.
+    """Native state of one program: descriptors, memory layouts by dimensions, executors, addresses of weights.
 
     Args:
         control: the control page that says which slot is current; a private one if None.
@@ -281,8 +280,7 @@ class Engine:
             self.ensure(middling)
 
     def ensure(self, dims: tuple[int, ...]) -> None:
-        """Make sure that memory is planned, and that there are a layout for these dims and an executor large enough for
-        it."""
+        """Make sure that memory is planned, and that these dims have a layout and an executor large enough for it."""
         with self._lock:
             if not self._model[MODEL.places]:
                 self._plan()
@@ -437,8 +435,7 @@ class Engine:
         self._say()
 
     def _say(self) -> None:
-        """Write the error texts for the native entry. Earlier texts stay in memory, since a call may be reading
-        them."""
+        """Write the error texts for the native entry. Earlier texts stay in memory: a call may be reading them."""
         for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.delayed_message, TIMED_OUT)):
             text = ctypes.create_string_buffer(str(self.ended(status)).encode())
             self._keep.append(text)

@@ -320,3 +320,28 @@ def test_random_numbers_of_sizes(tmp_path: Path) -> None:
                 torch.testing.assert_close(torch.from_numpy(model(x.numpy())), module(x), msg=f"{n}: {body}")
                 answers += 1
     assert refused <= 8 and answers >= 100
+
+
+class Counting(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """A module that counts its calls in a buffer, in place or by another tensor."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.register_buffer("calls", torch.zeros(2))
+
+    def forward(self, x: Any) -> Any:
+        if self.in_place:
+            self.calls.add_(1)
+        else:
+            self.calls = self.calls + 1
+        return x + self.calls
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_refused_module_has_its_buffers_as_they_were(in_place: bool) -> None:
+    module = Counting(in_place)
+    before = module.calls
+    with pytest.raises(tw.Error, match="forward changes buffers of the module: calls"):
+        tw.compile(module, (torch.ones(4, 2),))
+    assert module.calls is before and type(before) is torch.Tensor and not before.any()

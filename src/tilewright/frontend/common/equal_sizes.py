@@ -15,7 +15,7 @@ An image is padded to whole windows, and an exporter whose example needed no pad
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import chain, combinations, product
 from math import gcd, lcm
@@ -224,6 +224,21 @@ def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var
             early, deferred = sorted((first(a), first(b)), key=order.index)
             same[deferred] = early
     return {v: first(v) for v in same}
+
+
+def shared_ranges(same: Mapping[Var, Var]) -> tuple[dict[Var, Var], dict[str, Dim]]:
+    """The equalities that `joined` returns whose symbols have a size in common, and the range that all symbols
+    of a class have in common, by the name of its first one. An equality is left out if the caller's ranges exclude it.
+    """
+    more: dict[Var, Var] = {}
+    ranges_of: dict[str, Dim] = {}
+    for v, w in same.items():
+        own, of_all = (Dim(x.lo or 0, x.hi, x.multiple) for x in (v, w))
+        both = ranges_of.get(w.name, of_all).within(own) if own != Dim() else ranges_of.get(w.name)
+        if both is None or both.hi is None or -(-both.lo // both.multiple) * both.multiple <= both.hi:
+            more[v] = w
+            ranges_of |= {} if both is None else {w.name: both}
+    return more, ranges_of
 
 
 def _divisor(symbol: Var, pairs: Sequence[tuple[Expr, Expr]]) -> int | None:

@@ -21,7 +21,7 @@ import onnx
 
 from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.equal_sizes import condition, divisors, joined, ranges, sufficient
+from tilewright.frontend.common.equal_sizes import condition, divisors, joined, ranges, shared_ranges, sufficient
 from tilewright.frontend.common.finish import MALFORMED, finished, located, reason, renamed_node
 from tilewright.frontend.onnx import folding, functions
 from tilewright.frontend.onnx.bodies import Bodies, Noted
@@ -94,7 +94,7 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         if not pairs:
             return needs, same
         numbers = {v: number for v, n in pairs if isinstance(v, Var) and (number := as_int(n)) is not None}
-        more, shared = _shared(joined(pairs, list(order)))
+        more, shared = shared_ranges(joined(pairs, list(order)))
         first: dict[Var, Expr] = {**more, **{v: as_expr(n) for v, n in numbers.items()}}
         rest = [(simplify(substitute(a, first)), simplify(substitute(b, first))) for a, b in pairs]
         unequal = [(a, b) for a, b in rest if a is not b]
@@ -105,21 +105,6 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
             needs[name] = needs.get(name, Dim(0)).within(d)
         if known == (len(same), needs):
             return needs, same
-
-
-def _shared(same: Mapping[Var, Var]) -> tuple[dict[Var, Var], dict[str, Dim]]:
-    """The symbols that are equal to an earlier one and have a size in common with it and with those before, and by its
-    name the range that is common to all. Of symbols with nothing in common, the callers' ranges contradict the model.
-    """
-    more: dict[Var, Var] = {}
-    ranges_of: dict[str, Dim] = {}
-    for v, w in same.items():
-        own, of_all = (Dim(x.lo or 0, x.hi, x.multiple) for x in (v, w))
-        both = ranges_of.get(w.name, of_all).within(own) if own != Dim() else ranges_of.get(w.name)
-        if both is None or both.hi is None or -(-both.lo // both.multiple) * both.multiple <= both.hi:
-            more[v] = w
-            ranges_of |= {} if both is None else {w.name: both}
-    return more, ranges_of
 
 
 MAX_READINGS = 8

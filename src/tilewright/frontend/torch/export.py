@@ -376,7 +376,6 @@ def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> b
         return torch.rand(x.shape, generator=generator).to(x) if x.is_floating_point() else x.clone()
 
     arguments = pytree.tree_map_only(torch.Tensor, drawn, (trace.args, trace.kwargs))
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     results: list[list[Any]] = []
     try:
         with evaluating(module), quietly(), torch.no_grad(), torch.random.fork_rng([]), _time_limit(TIMEOUT_S):
@@ -389,12 +388,6 @@ def _agree(program: ExportedProgram, module: torch.nn.Module, trace: Trace) -> b
     except Exception as error:  # the module's own code
         unskip(error)
         return True
-    finally:
-        with torch.no_grad():
-            for name, buffer in module.named_buffers():
-                before = buffers.get(name)
-                if before is not None and buffer.shape == before.shape and not torch.equal(buffer, before):
-                    buffer.copy_(before)
     pairs = [(a, b) for a, b in zip(*results, strict=True) if isinstance(a, torch.Tensor)]
     return all(torch.allclose(a, b.to(a), rtol=1e-3, atol=1e-3, equal_nan=True) for a, b in pairs)
 
@@ -466,9 +459,15 @@ def quietly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Within the context, the module is in evaluation mode; afterwards each submodule has its own mode again. Exported
-    modules have no modes, and their `eval` raises."""
+    """Within the context, the module is in evaluation mode; afterwards each submodule has its own mode, buffers and
+    values of these again, whatever its code did to them. Exported modules have no modes, and their `eval` raises."""
     modes = [(part, part.training) for part in module.modules()]
+    buffers = [
+        (part, name, x, x.detach().clone(), _writes(x))
+        for part in module.modules()
+        for name, x in part._buffers.items()
+        if x is not None
+    ]
     with contextlib.suppress(NotImplementedError):
         module.eval()
     try:
@@ -476,6 +475,17 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for part, training in modes:
             part.training = training
+        with torch.no_grad():
+            for part, name, x, before, writes in buffers:
+                if part._buffers.get(name) is not x:
+                    part._buffers[name] = x
+                if _writes(x) != writes:
+                    x.copy_(before)
+
+
+def _writes(x: torch.Tensor) -> int:
+    """How often a tensor has been written to; 0 for those of inference mode, which refuse it outside of that mode."""
+    return 0 if x.is_inference() else x._version
 
 
 # What PyTorch adds to its reasons that is of no use here.
