@@ -163,7 +163,7 @@ test-machines: $(STAMP) ## a share of the tests under four pretended machines, o
 	$(PY) -m tests.machines $(ARGS)
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/collective/test_torch_*.py tests/train/test_recompute.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/torch tests/dynamo tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/fuzz/test_fx.py tests/fuzz/test_dynamo_forms.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/functions/test_torch.py tests/quantization/test_torch_*.py tests/docs
+	$(PY) -m pytest -n auto $(PYTEST_ARGS) tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/train/test_reduced.py tests/collective/test_torch_*.py tests/train/test_recompute.py tests/train/test_off_policy.py tests/ops/gradients/test_gradient.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/torch tests/frontend/test_torch_doors.py tests/dynamo tests/torch_opinfo tests/benchmarks/test_zoo.py tests/benchmarks/test_zoo_peers.py tests/benchmarks/test_transformers.py tests/benchmarks/test_audit.py tests/benchmarks/test_onnx_torch.py tests/fuzz/test_fx.py tests/fuzz/test_dynamo_forms.py tests/fuzz/test_narrow.py tests/fuzz/test_networks.py tests/fuzz/test_doors.py tests/fuzz/test_torch_guarded.py tests/functions/test_torch.py tests/quantization/test_torch_*.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 .PHONY: distributed
@@ -191,7 +191,7 @@ demo-distributed: $(STAMP) $(TORCH_STAMP) ## examples of many processes: data-pa
 	$(PY) -m examples.distributed
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
-	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/docs
+	$(PY) -m pytest tests/frontend/stablehlo/test_jax*.py tests/train/test_jax_*.py tests/fuzz/test_stablehlo.py tests/fuzz/test_jax_functions.py tests/fuzz/test_jax_guarded.py tests/frontend/test_read.py tests/benchmarks/test_mlir_out.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
 
 torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"

@@ -201,6 +201,18 @@ def test_targets_of_make_stand_once() -> None:
     assert sorted(set(targets)) == sorted(targets) and phony == []
 
 
+@pytest.mark.parametrize(("library", "stamp"), [("torch", "TORCH_STAMP"), ("jax", "JAX_STAMP")])
+def test_tests_that_need_an_extra_run_in_a_target_that_installs_it(library: str, stamp: str) -> None:
+    """`make test` has neither extra and skips them, so a file that no other target names would never run."""
+    recipes = re.findall(r"^[a-z0-9-]+:(?!=)([^\n#]*).*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    named = [p for needs, recipe in recipes if f"$({stamp})" in needs for p in re.findall(r"\btests/[\w/.*]+", recipe)]
+    paths = [path for pattern in named for path in ROOT.glob(pattern)]
+    run = {file for path in paths for file in (path.rglob("test_*.py") if path.is_dir() else [path])}
+    needs_it = re.compile(rf"importorskip\(\s*\"{library}(?:lib)?[\".]|^\s*(?:import|from) {library}\b", re.M)
+    assert run
+    assert [f for f in (ROOT / "tests").rglob("test_*.py") if needs_it.search(f.read_text()) and f not in run] == []
+
+
 def test_what_is_missing_is_located() -> None:
     page = ROOT / "docs" / "tour.md"
     assert broken_links(page, "[a](ir.md) [b](none.md) [c](tour.md#layers) [d](#none) [e](https://a.b/c)") == [

@@ -417,11 +417,19 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
             result = program.run_decompositions(table)
         except Exception as error:  # PyTorch's own passes, and functions that make several operators of one
             what = f"PyTorch cannot say the program in other operators: {_reason(error, most=3)}"
-            raise UnsupportedError(what) from error
+            raise _of_any_size(what) from error
     if _open_sizes(result) != before:
         named = ", ".join(str(operator) for operator in separate)
-        raise UnsupportedError(f"PyTorch decomposes operators for one size alone: {named}", hint="dynamic=None")
+        raise _of_any_size(f"PyTorch decomposes operators for one size alone: {named}", hint="dynamic=None")
     return result
+
+
+def _of_any_size(what: str, hint: str | None = None) -> UnsupportedError:
+    """An error for what PyTorch's passes refuse. A program that they refused is not imported again for other least
+    sizes: the passes may already have fixed its symbols to numbers."""
+    error = UnsupportedError(what, hint=hint)
+    error.any_size = True
+    return error
 
 
 def _open_sizes(program: ExportedProgram) -> int:
