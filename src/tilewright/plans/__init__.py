@@ -124,7 +124,8 @@ def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, targ
 
 
 def waiting(target: Target) -> float:
-    """The cycles that the threads of a call wait for each other at the end of shared work."""
+    """Estimated cycles per thread of the barrier that ends shared work: `target.barrier`, weighted by the share of
+    threads that wait there for another one; 0 with one thread."""
     return BARRIERS * target.barrier * (1 - 1 / target.threads)
 
 
@@ -142,9 +143,9 @@ def shared_cycles(cycles: float, target: Target) -> float:
 def _first_lawful(
     structure: Structure, trials: Sequence[Candidate], target: Target
 ) -> tuple[Schedule, Candidate, tuple[Rejected, ...], Structure]:
-    """Schedule candidates until one does no excess work (`plans/framework/work.py`); if all do, choose the one with the
-    least. Returns its schedule, it, the rejected candidates, and the structure of the function as that candidate states
-    it."""
+    """Schedule the candidates `trials` in order until one performs no more operations than its plan states
+    (`plans/framework/work.py`). Returns (schedule, candidate, candidates rejected before it, structure of the function
+    that was scheduled); if all do excess work, those of the candidate with the smallest excess."""
     rejected: list[Rejected] = []
     schedules: list[tuple[Schedule, Structure]] = []
     unfit: list[ScheduleError] = []  # symbolic sizes may hide the bounds that a candidate's primitives need
@@ -185,7 +186,7 @@ def scheduled_by(
 
 
 def others_than(tried: Sequence[Candidate], candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The best candidate of each plan that has no candidate among `tried`."""
+    """From `candidates`, the best of each plan to which no candidate in `tried` belongs, in order."""
     plans = {c.plan for c in tried}
     first: dict[str, Candidate] = {}
     for c in candidates:
@@ -229,7 +230,8 @@ def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...
 
 
 def _threads(func: PrimFunc, selected: Candidate, target: Target) -> Iterator[Chosen]:
-    """The decision whether threads share a function, if there is such a decision."""
+    """The decision between one thread and all threads for a function; nothing for targets with one thread and functions
+    with symbols, where it is not a decision."""
     if target.threads == 1 or func.symbols:
         return
     about = key_of_function(func, target, "threads")

@@ -57,11 +57,13 @@ class DirectLoops:
             yield whole * self.together, rest
 
     def elements(self, *extents: int) -> AbstractContextManager[tuple[Expr, ...]]:
-        """The loops over accumulators, each of which is a vector."""
+        """Loops over the indices in `extents`, which are unrolled, around a vectorised loop over `width` lanes; yields
+        the loop variables, the lane last."""
         return _elements(self.nest, extents, self.width)
 
     def scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """Compute the scores of all rows. The last panel has minus infinity after the last key."""
+        """Emit `scores` = the masked and scaled products of all query rows of head `h` with all keys. The rest of the
+        last panel, past the last key, is set to minus infinity."""
         nest, task, width = self.nest, self.task, self.width
         with nullcontext() if prove(task.keys > 0) else nest.when(task.keys > 0):
             with nest.loop("r", task.rows) as r, nest.loop("x", width, kind="vectorized") as x:
@@ -85,7 +87,8 @@ class DirectLoops:
     def products(
         self, scores: Buffer, b: Expr, h: Expr, g: Expr, i: Expr, rows: int, start: Expr, j: Expr, keys: int, past: bool
     ) -> None:
-        """Emit the scores of `rows` rows from the i-th on with `keys` keys from the j-th of a segment on."""
+        """Emit the scores of rows i .. i + `rows` - 1 for keys j .. j + `keys` - 1 of a segment (the cache of earlier
+        keys if `past`, else the new keys), whose first key is column `start` of `scores`."""
         nest, task, width = self.nest, self.task, self.width
         parts = task.depth // width
         with (
@@ -110,8 +113,8 @@ class DirectLoops:
                 nest.store(scores, (i + r, start + j + k), task.score(dots[r, k], b, h, i + r, start + j + k))
 
     def product(self, b: Expr, h: Expr, g: Expr, i: Expr, j: Expr, d: Expr, at: tuple[Expr, ...], past: bool) -> Expr:
-        """The product of an element of q and one of k: `at` is (row after the i-th, key after the j-th, lane after
-        depth d)."""
+        """The product q[i + r, d + x] * k[j + k, d + x] for `at` = (r, k, x); with `past`, the key is read from the
+        cache of earlier keys."""
         r, k, x = at
         return self.task.load(self.task.q, 0, b, i + r, h, d + x) * self.task.read(1, b, j + k, g, d + x, past)
 
@@ -136,8 +139,8 @@ class DirectLoops:
     def block(
         self, sums: Buffer, scores: Buffer, b: Expr, g: Expr, start: Expr, j: Expr, count: Expr, past: bool
     ) -> None:
-        """Add `count` keys' values, from the j-th of a segment on: with as many vectors at once as a block of scores
-        has keys, since both need one accumulator per row."""
+        """Emit `sums` += scores * values for `count` values from the j-th of a segment on, some vectors of columns at a
+        time: at most as many as there are keys in a block of scores, since both need one accumulator per row."""
         vectors = as_int(ceildiv(self.task.out_depth, self.width))
         assert vectors is not None
         wide = -(-vectors // -(-vectors // self.keys))
@@ -164,8 +167,8 @@ class DirectLoops:
         count: Expr,
         past: bool,
     ) -> None:
-        """Emit the addition of `vectors` vectors, from depth d on, of these values times scores, to the sums of some
-        rows."""
+        """Emit sums[i : i + rows, d :] += scores * values for `vectors` vectors of columns and the values j .. j +
+        `count` - 1 of a segment that begins at column `start` of `scores`. The sums stay in registers meanwhile."""
         nest, task, width = self.nest, self.task, self.width
         with nest.allocate("acc", task.type, (vectors, rows, width)) as acc:
             with self.elements(vectors, rows) as (c, r, x):

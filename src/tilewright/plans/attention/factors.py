@@ -239,7 +239,8 @@ class PairedFactors:
     def _products(
         self, acc: Buffer, left: Buffer, t: Expr, panels: Buffer, panel: Expr, first: Expr, count: Expr
     ) -> None:
-        """Emit `acc` += the rows of a tile times `count` groups of a panel, from group `first` on."""
+        """Emit `acc` += left[t] * panels[panel], by the dot instruction: all rows of tile `t`, over `count` groups of
+        the reduced dimension from group `first` of the panel on."""
         nest, (lanes, group) = self.nest, (self.dot.lanes, self.dot.group)
         with (
             nest.loop("k", count, copies=self.tile.steps) as k,

@@ -94,7 +94,8 @@ def sizes_of(result: Operands) -> tuple[Sizes, int]:
 
 
 def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
-    """Tiles that fit the registers, and blocks of rows whose two arrays of scores fit the second-level cache."""
+    """The candidate tiles: rows and width that fit the registers, with as many tiles in a block that its scores and
+    their gradients take a quarter of the second-level cache, or an eighth."""
     lanes = target.lanes(sizes.itemsize)
     known, keys = as_int(sizes.rows), max(values_of(sizes.keys, LENGTHS))
     for vectors in VECTORS:
@@ -120,8 +121,8 @@ def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
 
 
 def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """The cost of the rows of one head: two products with panels of keys, one with keys, two over rows, and the
-    softmax."""
+    """The cost of one head for its `rows` query rows: the five products (q k', g v', and those for dq, dk and dv), the
+    softmax with its gradient, copies of rows, and rereading keys and values for each block of rows."""
     lanes, itemsize = target.lanes(sizes.itemsize), sizes.itemsize
     tall, tall_keys = max(1, min(tile.rows, rows)), max(1, min(tile.rows, keys))
     count, key_count = ceil(rows / tall), ceil(keys / tall_keys)
@@ -147,8 +148,8 @@ def _products(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) ->
 
 
 def _panels(tile: Tile, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """The cost of a head's panels of keys and values, transposed in squares or by elements, the copy of keys, and their
-    gradients."""
+    """The cost of preparing a head's keys and values: they are packed into transposed panels (by squares in registers
+    or element by element), keys are copied too, and the sums dk and dv are cleared and written."""
     lanes, costs = target.lanes(sizes.itemsize), target.costs.arithmetic
     size = keys * (sizes.depth + sizes.out_depth)
     vectors = keys * (ceil(sizes.depth / lanes) + ceil(sizes.out_depth / lanes))

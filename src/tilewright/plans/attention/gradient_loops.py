@@ -56,7 +56,8 @@ class Results:
 
 
 def gradient_loops(name: str, operands: Operands, results: Results, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
-    """The loop program over these parameters; the operands' `y` is the gradient of the result."""
+    """The loop program of attention's gradient with the parameters `params`. In `operands`, `y` is the gradient of the
+    forward result; `results` are the gradients that the program writes."""
     nest, attrs = Nest(name, params), operands.attrs
     batch = operands.q.shape[ORDERS[attrs.order[0]][0]]
     with (
@@ -96,7 +97,8 @@ class GradientLoops:
 
     @contextmanager
     def memory(self) -> Iterator[None]:
-        """The buffers in which a thread holds its part of a head and of a block of rows."""
+        """Allocate, around the statements that follow, each thread's buffers: the packed keys and values of a head, its
+        sums of dk and dv, and the rows, scores and their gradients of one block."""
         task, width, kind = self.task, self.width, self.task.type
         # A vector more: rows of scores shall be in different cache sets.
         stride = ceildiv(self.room, width) * width + width
@@ -181,7 +183,7 @@ class GradientLoops:
                 nest.store(panels, (p, at, x), element(row(p * width + x), at))
 
     def copied(self, buffer: Buffer, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> None:
-        """Copy rows of an operand into `buffer`, whose columns past `depth` repeat the last one."""
+        """Emit buffer[r, d] = element(r, d) for r < `count`; columns past `depth` repeat column `depth - 1`."""
         nest = self.nest
         with nest.loop("r", count) as r, nest.loop("d", buffer.shape[1], kind="vectorized") as d:
             at = d if prove_equal(buffer.shape[1], depth) else minimum(d, depth - 1)
@@ -215,7 +217,9 @@ class GradientLoops:
         into: Buffer,
         scored: tuple[Expr, Expr, Expr] | None,
     ) -> None:
-        """Emit rows times panels; if `scored` (batch, head, first row), with scale and mask as scores."""
+        """Emit `into` = rows of `left` times `panels`, over `depth`, for `tiles` tiles of rows. With `scored` = (batch,
+        head, first row) the products become scores: scale and mask are applied, and columns past the last key are minus
+        infinity."""
         nest, task, width, tall = self.nest, self.task, self.width, self.tall
         with (
             nest.loop("p", task.panels) as p,
@@ -242,7 +246,8 @@ class GradientLoops:
                         nest.store(into, at, select(j < task.keys, value, task.low))
 
     def slopes(self, r: Expr, b: Expr, h: Expr, first: Expr) -> None:
-        """Emit the softmax of a row in place of its scores, and the gradient of its scores in place of `sent`."""
+        """Emit the softmax p of row `r` in place of its scores, and the gradient of its scores, scale * p * (sent - sum
+        of p * sent), in place of `sent`."""
         nest, task, width, kind = self.nest, self.task, self.width, self.task.type
         scores, sent = self.scores, self.sent
         with (
@@ -286,7 +291,7 @@ class GradientLoops:
                 nest.store(sent, at, self.moved(value, b, h, first + r, minimum(p * width + x, task.keys - 1)))
 
     def moved(self, value: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        """`value`, or zero where the mask replaces a score by a finite number."""
+        """`value`, a score's gradient, or zero where a boolean mask replaced the score by a finite constant."""
         mask, fill = self.task.mask, self.task.attrs.fill
         if mask is None or mask.dtype is not boolean or isinf(fill):
             return value
@@ -319,7 +324,9 @@ class GradientLoops:
     def by_key(
         self, operand: int, factors: Buffer, rows: Buffer, chunks: Expr, here: Expr, head: tuple[Expr, Expr]
     ) -> None:
-        """Add what a block of rows contributes to dk or dv, the gradients of operands 1 and 2."""
+        """Emit what a block of `here` query rows contributes to the gradient of the keys (`operand` 1) or values (2):
+        factors' * rows, summed over the block. It is added to the buffer dk or dv or, if one block has all rows, stored
+        to the result."""
         nest, task, width, tall = self.nest, self.task, self.width, self.tall_keys
         sums = None if self.single else self.dk if operand == 1 else self.dv
         result, depth = (self.results.dk, task.depth) if operand == 1 else (self.results.dv, task.out_depth)

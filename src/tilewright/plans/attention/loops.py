@@ -55,7 +55,8 @@ def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], til
 
 
 def factors_of(rows: AttentionRows, dot: Dot | None) -> Factors:
-    """The form of factors for a dot instruction, or without one."""
+    """The way that factors are stored and multiplied: without `dot` in the type of the sums, with a dot instruction in
+    pairs, with an instruction for matrices in matrix registers."""
     if dot is None:
         return OrdinaryFactors(rows)
     return PairedFactors(rows, dot) if dot.rows == 1 else MatrixFactors(rows, dot)
@@ -63,8 +64,8 @@ def factors_of(rows: AttentionRows, dot: Dot | None) -> Factors:
 
 @contextmanager
 def heads(nest: Nest, operands: Operands) -> Iterator[tuple[Expr, Expr, Expr, Span | None]]:
-    """The parallel loop over batch entries, or packed sequences, and heads: yields (entry, head, head of its keys, rows
-    of the sequence or None)."""
+    """The parallel loop over batch entries, or packed sequences, and query heads. Yields (batch entry, query head, head
+    of the keys that it uses, rows of the packed sequence or None)."""
     attrs, starts = operands.attrs, operands.starts
     batch, rows = (operands.q.shape[k] for k in ORDERS[attrs.order[0]][:2])
     each = attrs.heads // attrs.groups
@@ -146,7 +147,8 @@ class AttentionLoops:
     def scores(
         self, kt: Buffer, scores: Buffer, b: Expr, h: Expr, first: Expr, here: Expr, panel: Expr, panels: Expr
     ) -> None:
-        """Emit the scores of `here` tiles from tile `first` on with `panels` panels of keys from `panel` on."""
+        """Emit scores[t, r, column] for `here` tiles of query rows, from tile `first` on, and `panels` panels of keys,
+        from number `panel` on; columns past the last key are minus infinity."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         with (
             nest.loop("p", panels) as p,
@@ -180,7 +182,9 @@ class AttentionLoops:
         key: Expr,
         keys: Expr,
     ) -> None:
-        """Emit scores times `keys` values from `key` on: stored to y, or added to o, whose old content is scaled."""
+        """Emit scores times the `keys` packed values from number `key` on, for `here` tiles of rows. Without `o` the
+        result is divided by the softmax's sum and stored to y; else it is added to `o`, whose old sums are first scaled
+        by `state[..., 2]`."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         with (
             nest.loop("c", vp.shape[0]) as c,

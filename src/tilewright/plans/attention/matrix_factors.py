@@ -31,8 +31,9 @@ SINGLE = (((0, 0),),)
 
 
 class MatrixFactors:
-    """Factors in matrix registers; a tile's rows and width, and blocks of keys, fill registers. `terms`: the numbers of
-    terms of scores and of values, if factors are pieces."""
+    """Factors for an instruction that multiplies matrices in registers; the rows and width of a tile and the keys of a
+    block are whole matrix registers. `terms` = (terms of scores, terms of values): f32 factors are split into pieces of
+    bf16, and so many products of pieces are summed; () if factors are only rounded."""
 
     q2: Buffer
     p2: Buffer
@@ -56,7 +57,7 @@ class MatrixFactors:
         return self.whole(self.rows.depth)
 
     def whole(self, count: Expr) -> Expr:
-        """`count`, the number of products of a sum, rounded up to whole registers."""
+        """`count`, the length of a sum, rounded up to a multiple of the instruction's depth."""
         return ceildiv(count, self.dot.depth) * self.dot.depth
 
     def panel(self, operand: int, count: Expr) -> tuple[Expr | int, ...]:
@@ -135,7 +136,8 @@ class MatrixFactors:
         return sum(wide[1:], wide[0])
 
     def _put(self, into: Buffer, which: int, value: Expr, where: Callable[[int], tuple[Expr | int, ...]]) -> None:
-        """Emit the store of an element's pieces."""
+        """Emit the stores of `value` to the buffer `into`, at where(piece) for each piece: rounded, or split into the
+        pieces that product `which` (0: scores, 1: values) multiplies."""
         count = self.counts[which]
         for piece, part in enumerate(pieces_of(value, count) if count > 1 else [cast(value, self.dtype)]):
             self.nest.store(into, where(piece), part)
@@ -143,7 +145,9 @@ class MatrixFactors:
     def _products(
         self, acc: Buffer, which: int, rows: tuple[Buffer, Expr], panels: tuple[Buffer, Expr], start: Expr, count: Expr
     ) -> None:
-        """Emit `acc` = the rows of a tile times `count` numbers of each sum, from number `start` of the panel on."""
+        """Emit `acc` = rows * panels in matrix registers, over `count` steps of the sum from number `start` of the
+        panel on; `rows` and `panels` are (buffer, index of the tile or panel), and `which` is 0 for scores, 1 for
+        values."""
         nest, dot, f32 = self.nest, self.dot, self.rows.type
         (left, t), (right, panel) = rows, panels
         tall, wide = self.rows.tile_rows // dot.rows, self.tile.width // dot.lanes
@@ -175,7 +179,8 @@ def has_pieces(rows: AttentionRows, b: Expr, h: Expr, g: Expr) -> Iterator[Expr]
     nest, width = rows.nest, rows.tile.width
 
     def most(name: str, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> Expr:
-        """Emit code that stores the largest magnitude of a tensor in its element of `greatest`, which is returned."""
+        """Emit code that raises the entry for `name` in the buffer `greatest` to the largest magnitude of element(s, d)
+        for s < `count`, d < `depth`; returns a load of the entry."""
         with nest.allocate("part", rows.type, (width,)) as part:
             with nest.loop("x", width, kind="vectorized") as x:
                 nest.store(part, (x,), 0.0)

@@ -47,7 +47,8 @@ class Tile:
 
 
 class AttentionRows:
-    """Emits the statements of one row: its scores, their softmax, its part of the result. They are added to `nest`."""
+    """Emits, through `nest`, the statements that attention's loops run for one query row: scores with scale and mask,
+    softmax, result. Its attributes are the operands and sizes, of one packed sequence if there is a `span`."""
 
     def __init__(self, nest: Nest, operands: Operands, tile: Tile, span: Span | None) -> None:
         self.nest, self.attrs, self.tile = nest, operands.attrs, tile
@@ -99,7 +100,8 @@ class AttentionRows:
         return tuple(point[k] for k in ORDERS[self.attrs.order[operand]])
 
     def read(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr, past: bool) -> Expr:
-        """An element of the keys or values (operand 1 or 2): of the operand, or with `past` of the cache before it."""
+        """The element (batch `b`, key `j`, head `g`, column `d`) of the keys (`operand` 1) or values (2), in the type
+        of the sums; with `past`, of the cache of earlier keys and values."""
         if not past:
             return self.load(self.k if operand == 1 else self.v, operand, b, j, g, d)
         buffer = self.past[operand]
@@ -107,21 +109,24 @@ class AttentionRows:
         return cast(buffer[b + self.attrs.past_first, g, j, d], self.type)
 
     def key_or_value(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr) -> Expr:
-        """An element of the keys or values (operand 1 or 2); past the last key, the last one. Results for such keys are
-        unused, and a clipped index takes a tenth of the time of a load under a condition."""
+        """The element of the keys (`operand` 1) or values (2) at key `j`, counted over cached and new keys. Past the
+        last key it reads the last one: results for such keys are unused, and a clipped index takes a tenth of the time
+        of a load under a condition."""
         new = self.read(operand, b, minimum(j, self.keys - 1) - self.earlier, g, d, False)
         return select(j < self.earlier, self.read(operand, b, j, g, d, True), new) if self.past else new
 
     def column(self, d: Expr) -> Expr:
-        """A column number of the values, clipped to the last one."""
+        """Column `d` of the values, clipped to the last one if the width of a vector does not divide the columns."""
         return d if self.whole else minimum(d, self.out_depth - 1)
 
     def row(self, tile: Expr, r: Expr) -> Expr:
-        """The number of row r of a tile; the last tile ends with the last row."""
+        """The query row that is row `r` of tile number `tile`; the last tile is moved back so that it ends with the
+        last row."""
         return minimum(tile * self.tile_rows, self.rows - self.tile_rows) + r
 
     def segments(self) -> tuple[tuple[bool, Expr, Expr], ...]:
-        """For each segment of keys (whether it is in the cache, its first key, its number of keys)."""
+        """The segments of keys, cached ones (if there are any) and new ones: (whether it is the cache, its first key,
+        its number of keys)."""
         new = (False, self.earlier, self.keys - self.earlier)
         return ((True, const(0), self.earlier), new) if self.past else (new,)
 
@@ -156,14 +161,15 @@ class AttentionRows:
         return cast(buffer[self.at(operand, b, s, h, d)], self.type)
 
     def quotient(self, value: Expr, total: Expr) -> Expr:
-        """value / total, or zero if there are no keys at all."""
+        """value / total, the division of softmax: zero if there are no keys, or if the attributes demand it for a sum
+        of zero."""
         value = value * (self.number(1.0) / total)
         if self.attrs.guard:
             value = guarded(self.attrs, total, value, self.number(0.0))
         return value if prove(self.keys > 0) else select(self.keys > 0, value, self.number(0.0))
 
     def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
-        """Emit y = value / total."""
+        """Emit y[b, i, h, d] = value / total; unless `whole`, only for columns `d` that exist."""
         value = self.quotient(value, total)
         with nullcontext() if whole else self.nest.when(d < self.out_depth):
             self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))
@@ -178,8 +184,9 @@ class AttentionRows:
         keep: Keep,
         first: bool,
     ) -> None:
-        """Emit scores = exp(scores - top) for one row, stored by `keep`. The state's entries: 0 the greatest score so
-        far, 1 the sum of the exponentials so far, 2 the factor for what was summed before."""
+        """Emit scores = exp(scores - top) for one row, each stored by `keep`, as one step of an online softmax
+        (`first`: it is the only one). `state[at]` holds: 0 the largest score so far, 1 the sum of exponentials so far,
+        2 the factor by which earlier sums must be scaled."""
         nest, width = self.nest, self.tile.width
         lead = at[:-1]
         top, total, factor = ((*lead, const(k)) for k in range(3))

@@ -78,7 +78,7 @@ def panels(structure: Structure) -> tuple[Stage, Stage]:
 
 
 def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
-    """The added work of packing: each head that shares keys and values packs them again."""
+    """The excess work that packing states: query heads that share keys and values pack them once each."""
     each = result.attrs.heads // result.attrs.groups
     points = {stage.name: prod(number(it.extent) for it in stage.spatial) for stage in panels(structure)}
     return tuple(Added(name, "each panel", each * n) for name, n in points.items() if each > 1)
@@ -110,7 +110,8 @@ def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile,
 
 
 def output(s: Schedule, y: BlockRef, result: Operands, tile: Tile, count: int) -> tuple[LoopRef, LoopRef, LoopRef]:
-    """The loops of the output: returns that over heads, that over blocks of tiles, and that over tiles."""
+    """Order and tile the loops of the output `y`, with `count` tiles of rows in blocks of `tile.tiles`. Returns the
+    loops over heads, over blocks of tiles, and over the tiles of a block."""
     loops = s.loops(y)
     batch, rows, heads, depth = (loops[k] for k in ORDERS[result.attrs.order[3]])
     s.reorder(batch, heads, rows, depth)
@@ -125,7 +126,8 @@ def output(s: Schedule, y: BlockRef, result: Operands, tile: Tile, count: int) -
 
 
 def register_tile(s: Schedule, block: BlockRef, tile: Tile) -> None:
-    """Keep the sums of a product in registers, with `tile.steps` steps in an iteration."""
+    """Schedule a product: its sums are in registers, unrolled rows by a vector, with the reduction outside, unrolled by
+    `tile.steps`."""
     s.set_scope(block, "local")
     row, lane, step = s.loops(block)[-3:]
     s.reorder(step, row, lane)

@@ -88,7 +88,8 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
 
 
 def matrix_tiles(sizes: Sizes, dot: Dot, target: Target) -> Iterator[Tile]:
-    """Tiles of whole matrix registers: with four accumulators, or two if the rows fill no more."""
+    """The candidate tiles of whole matrix registers: two by two of them, or one by two, with as many tiles in a block
+    as their scores fit a quarter of the second-level cache."""
     known, width = as_int(sizes.rows), 2 * dot.lanes
     _, most = Analyzer().bounds(sizes.keys)
     whole = -(-most // width) * width if most is not None else 0
@@ -122,7 +123,8 @@ def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
 
 
 def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
-    """The tiles with their estimates, the best first."""
+    """The candidate tiles with their estimated costs for all heads, the cheapest first. Symbolic numbers of rows and
+    keys count with the mean over likely values."""
     rows, keys = values_of(sizes.rows, LENGTHS), values_of(sizes.keys, LENGTHS)
     counts = [(rows[k % len(rows)], keys[k % len(keys)]) for k in range(max(len(rows), len(keys)))]
     scale = sizes.heads / len(counts)
@@ -138,7 +140,8 @@ def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
 
 
 def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
-    """The estimated cycles of one head."""
+    """The estimated cost of one head with `rows` query rows and `keys` keys: packing, both products, softmax, and
+    transfers between levels of cache."""
     lanes, itemsize, costs = target.lanes(sizes.itemsize), sizes.itemsize, target.costs.arithmetic
     scores = rows * keys
     softmax = Cost(
@@ -168,8 +171,8 @@ def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost
 
 
 def _in_matrices(tile: Tile, count: int, keys: int, sizes: Sizes, dot: Dot, target: Target) -> Cost:
-    """The cost of both products of `count` tiles of one head in matrix registers, with the splitting of rows, keys,
-    values and probabilities into pieces."""
+    """The cost of both products of `count` tiles of one head in matrix registers, and of what prepares them: rounding
+    rows, keys, values and probabilities or splitting them into pieces, and packing."""
     costs, rows, lanes = target.costs.matrices, count * tile.rows, target.lanes(sizes.itemsize)
     terms = sizes.terms or (1, 1)
     tall, wide = tile.rows // dot.rows, tile.width // dot.lanes

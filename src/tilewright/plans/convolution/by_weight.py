@@ -41,7 +41,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def problem(structure: Structure) -> WeightsProblem:
-    """The problem that the function computes, as the estimate describes it."""
+    """The sizes of the weight gradient that the function computes, as the estimate of `weights.py` takes them."""
     (anchor,) = structure.stages
     wide, narrow, lines, columns, inner, lanes = (as_int(it.extent) or 1 for it in anchor.spatial)
     images, *pixels = (it.extent for it in anchor.reduce)
@@ -85,8 +85,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def tile_weights(
     s: Schedule, out: BlockRef, candidate: Candidate, images: LoopRef | None, target: Target
 ) -> tuple[list[LoopRef], int]:
-    """Block the loops over weights. Returns the loops around a tile, and how many are inside. With several chunks of
-    images, the loops over these are outermost, or inside the groups that threads share."""
+    """Split the loops of `out`, the gradient of the weights, by the candidate's register tile. Returns (the loops over
+    tiles, the number of loops inside of a tile). The loop `images` over chunks of images, if there is one, becomes the
+    outermost; with several threads it is inside the loop that they share."""
     wide, blocks, lines, columns, inner, lane = s.loops(out)[:6]
     group, vector = s.split(wide, factor=candidate.knob("vectors"))
     line, line_row = s.split(lines, factor=candidate.knob("lines"))

@@ -91,9 +91,9 @@ def most_columns(anchor: Stage, target: Target) -> int:
 
 
 def cycles(anchor: Stage, columns: int, width: int, target: Target) -> float:
-    """Estimated cycles of a line of `width` output vectors, with `FMAS` multiply-adds a cycle: loads of the input,
-    which neighbours share, multiply-adds, and loads of the weights for each tile if the registers cannot hold them
-    too."""
+    """Estimated cycles of an output line of `width` vectors in tiles of `columns`, with `FMAS` multiply-adds a cycle:
+    multiply-adds or loads, whichever take longer; weights are loaded for each tile if the registers cannot hold them.
+    """
     taps = prod(as_int(it.extent) or 1 for it in anchor.reduce)
     total = 0.0
     for size in (columns,) * (width // columns) + ((width % columns,) if width % columns else ()):

@@ -94,7 +94,8 @@ def _attributes(anchor: Stage) -> ConvBlockedAttrs:
 
 
 def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
-    """The problems of a function, one for each number of images to consider."""
+    """The sizes of the convolution that a function computes, one problem for each number of images at which it is
+    estimated: several if that is symbolic."""
     (anchor,) = structure.anchors
     weights, loads = packed_operand(anchor), factors(anchor.block)
     assert weights is not None and loads is not None
@@ -124,22 +125,23 @@ def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
 
 
 def _sides(structure: Structure, anchor: Stage) -> list[Expr]:
-    """Height and width of the output's map."""
+    """The height and width of the output; of a flat product, whose stage has one dimension for all pixels, as the
+    stages after it have them."""
     iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
     return [it.extent for it in iters[2:4]]
 
 
 def _copied(structure: Structure, anchor: Stage) -> tuple[Stage, ...]:
-    """The stages before the product, whose result is copied strip by strip; none if the pixels of a map are read in
-    place."""
+    """The stages before the product that copy its input (padding, sampling, pointwise work); () if the product reads
+    the input's maps in place."""
     before, conv = structure.before(anchor), _attributes(anchor)
     alone = len(before) == 1 and before[0].name == "sample"
     return () if alone and conv.strides == (1, 1) and not any(conv.pads) else before
 
 
 def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
-    """The distance, in a line of the input, between the pixels that neighbouring output pixels read. Of flat maps with
-    1x1 windows, the pixels that are read were extracted before, so that it is 1."""
+    """The distance between the input pixels that neighbouring output pixels of a line read: the stride, or 1 for a flat
+    product with a 1x1 window, where the pixels that are read were copied side by side before."""
     sampled = is_flat(anchor) and window == (1, 1)
     return 1 if sampled or width == 1 else _attributes(anchor).strides[1]
 
@@ -158,7 +160,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def sampled_line(structure: Structure, anchor: Stage) -> int:
-    """The pixels of an output line, if a copy extracts from NCHW maps only the pixels that are read; else 0."""
+    """The pixels of an output line, if the input is NCHW and a copy extracts only the pixels that a strided 1x1
+    convolution reads; else 0."""
     ordinary = len(anchor.reduce) == 3
     return as_int(_sides(structure, anchor)[1]) or 0 if ordinary and is_flat(anchor) else 0
 
@@ -185,9 +188,9 @@ def in_blocks(
     pitch: int = 0,
     result: Stage | None = None,
 ) -> Blocked:
-    """Block the loops of the output; stages after the product are inlined into one, and those before it into another.
-    Lines that follow one another in the product, at a distance of `pitch` pixels, are tiled as one. `result` is the
-    stage with the product's sums, if these are first in another order."""
+    """Block the output's loops, after inlining: stages after the product into one, those before it (`prologue`) into
+    another. With a `pitch`, lines that follow one another in the product at a distance of so many pixels are tiled as
+    one. `result` is the stage that has the sums in the order of the output, if the product's own are in another."""
     anchor = result or structure.anchors[0]
     epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
@@ -201,8 +204,9 @@ def in_blocks(
 
 
 def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: Target, line: int = 0) -> None:
-    """Vectorise tiles, place the stages before the product strip by strip or all at once (in lines of `line` pixels, if
-    not 0), and parallelise."""
+    """Finish the schedule: vectorise the output's tiles, compute the last stage of `prologue` for a strip at a time if
+    there are several strips, else all at once (its loop over pixels split into lines of `line` pixels, if not 0), and
+    parallelise the outer loops."""
     unroll_tile(s, blocked.out, 3)
     shared = [blocked.image, blocked.strip, blocked.panel]
     if prologue and (extent(s, blocked.strip) != 1 or (extent(s, blocked.image) or 1) >= ENOUGH_STRIPS):
@@ -217,7 +221,8 @@ def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: T
 def tile_output(
     s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
-    """Block the output's loops. Returns those over images, strips, panels, and tiles of a strip."""
+    """Split the loops of the blocked output `out` into strips, panels and register tiles. Returns the loops over
+    images, strips, panels, and (one or two) over the tiles of a strip."""
     image, k, *pixels, lane = s.loops(out)
     panel, part = s.split(k, factor=candidate.knob("width") // _size(s, lane))
     rows = candidate.knob("rows")
@@ -239,7 +244,9 @@ def tile_output(
 def tile_ordinary(
     s: Schedule, ordinary: BlockRef, out: BlockRef, candidate: Candidate, target: Target, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
-    """Tile a convolution whose output is NCHW: a line of a panel, in blocks, is transposed when it is complete."""
+    """Split the loops of the NCHW output `ordinary` into strips and panels, and compute the blocked output `out`
+    inside, a line of a panel at a time, which is transposed when it is complete. Returns the loops over images, strips,
+    panels, and tiles of a strip."""
     image, k, lines, columns = s.loops(ordinary)
     panel, k = s.split(k, factor=candidate.knob("width"))
     part, channel = s.split(k, factor=target.lanes(4))
@@ -257,8 +264,8 @@ def tile_ordinary(
 
 
 def _joined(s: Schedule, lines: LoopRef, columns: LoopRef, pitch: int) -> LoopRef:
-    """Fuse the loops over lines and columns into one over the pixels of all lines, of `pitch` each; pixels past a
-    line's end are not in the map."""
+    """Fuse the loops over `lines` and `columns` into one over all pixels, where a line begins every `pitch` pixels;
+    pixels past the end of a line are masked."""
     rest, column = s.split(columns, factor=pitch)
     return s.fuse(lines, rest, column)
 
@@ -270,7 +277,9 @@ def _size(s: Schedule, loop: LoopRef) -> int:
 
 
 def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, candidate: Candidate) -> BlockRef:
-    """Sum blocks of input channels one after another over all tiles of a strip. Returns the block of a tile's part."""
+    """Sum the reduction by blocks of input channels: each block's products are added for all tiles of a strip before
+    the next block's, so that its weights stay in cache. Returns the block with the sums of one tile over one block of
+    channels."""
     spatial = len(anchor.spatial)
     outer, _ = s.split(s.loops(block)[spatial], factor=candidate.knob("channels"))
     part = s.rfactor(block, outer)
@@ -345,7 +354,8 @@ def is_by_columns(anchor: Stage, candidate: Candidate, target: Target) -> bool:
 def prefetch_operands(
     s: Schedule, anchor: Stage, reduce: list[LoopRef], candidate: Candidate, tiles: int, target: Target
 ) -> None:
-    """Prefetch the next weights, if they do not stay in the second level of cache, or the next pixels."""
+    """Add prefetches to the loops of the reduction: of the next weights, if those come from beyond the second level of
+    cache, or of the next strip's pixels, for 1x1 convolutions over flat maps that do."""
     weights, loads = packed_operand(anchor), factors(anchor.block)
     long = [loop for loop in reduce if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
@@ -359,9 +369,10 @@ def prefetch_operands(
 def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
-    """Let the tiles that use a panel (of a block of channels) prefetch the next one, each a share. A single tile
-    prefetches its own panel shortly before it is read: each step all of its lines on cores that follow one stream too
-    slowly in hardware, else a few lines for each channel block, so that the prefetches do not delay loads."""
+    """Prefetch weights from beyond the second level. With many `tiles` per strip each prefetches a share of the next
+    panel (of a block of channels). With few, a tile prefetches its own panel shortly before it is read: in each step as
+    many lines as it reads, on cores whose hardware follows one stream too slowly, else a few lines for each block of
+    channels, so that loads are not delayed."""
     asked, prefetch = buffer_names([weights.buffer]), target.costs.prefetching
     step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
     outer = [loop for loop in long if loop != reduce[-1]]
@@ -375,7 +386,8 @@ def prefetch_weights(
     panel = prod(_size(s, loop) for loop in reduce) * step
 
     def share(loop: LoopRef) -> float:
-        """The number of lines that one iteration of a loop prefetches."""
+        """The number of cache lines that each of the `tiles` must prefetch in one iteration of `loop`, so that together
+        they fetch what the iteration reads."""
         inside = prod(_size(s, inner) for inner in reduce[reduce.index(loop) + 1 :]) * step
         return inside / (tiles * target.caches.line)
 
@@ -388,9 +400,10 @@ def prefetch_weights(
 def prefetch_pixels(
     s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target
 ) -> None:
-    """Let tiles prefetch the pixels of the same tile in the next strip, each panel a part. A strip reads a few lines of
-    each channel's map, which hardware does not follow, so that the first panel would wait for every channel block. With
-    many panels that is a small part of the time."""
+    """Let each register tile prefetch the pixels of that tile in the next strip, shared evenly among the panels. A
+    strip reads a few lines of each channel's map, which hardware prefetchers do not follow, so that the first panel
+    would wait for every block of channels; with more panels than `PREFETCHING` has, that wait is a small part of the
+    time."""
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     panels = as_int(weights.buffer.shape[0]) or 1
     inside = x.buffer not in s.func.params
@@ -427,7 +440,7 @@ def body_steps(steps: int, products: int) -> int:
 
 
 def in_lines(s: Schedule, block: BlockRef, line: int) -> None:
-    """Split a block's last loop into lines of `line` pixels, if it goes over whole lines."""
+    """Split a block's innermost loop, over pixels, into lines of `line` pixels, if these divide it."""
     pixels = s.loops(block)[-1]
     if line and (extent(s, pixels) or 1) % line == 0:
         s.split(pixels, factor=line)

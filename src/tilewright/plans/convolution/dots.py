@@ -75,7 +75,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of the tiles of a line, for `wide` panels."""
+    """Estimated cycles of one output line of `width` pixels, in tiles of `rows` pixels by `wide` panels of filters."""
     steps = prod(as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     whole, rest = divmod(width, rows)
     cycles = whole * tile_cycles(rows, wide, steps, dot, target)
@@ -102,7 +102,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot, target: Target) -> None:
-    """Schedule sums in registers: each group of a pixel's channels is used for all panels at once."""
+    """Schedule the sums of a tile in registers, with a group of channels as innermost step: each group of a pixel is
+    multiplied with all panels at once."""
     s.set_scope(block, "local")
     own = own_loops(s, block)
     _, panel, *pixels, lane = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]

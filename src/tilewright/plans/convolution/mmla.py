@@ -83,7 +83,8 @@ def panel_multiple(filters: int, block: int) -> int:
 
 
 def _line(tall: int, wide: int, couples: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of the tiles of a line, for a group of panels."""
+    """Estimated cycles of one line of `couples` pairs of pixels, in register tiles of `tall` pairs by `wide` vectors,
+    with `steps` steps of the reduction."""
     whole, rest = divmod(couples, tall)
     cycles = whole * tile_cycles(tall, wide, steps, dot, target)
     return cycles + (tile_cycles(rest, wide, steps, dot, target) if rest else 0.0)

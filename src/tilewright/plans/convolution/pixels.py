@@ -100,8 +100,9 @@ def registers(filters: int, vectors: int, target: Target) -> int:
 
 
 def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target: Target) -> Cost:
-    """The estimated cost of one image and group. A partial last vector is computed as several shorter ones. A run with
-    more data than the first level of cache holds is read from the second."""
+    """The estimated cost for one image and group, in tiles of `width` filters by `vectors` vectors of pixels; `copied`:
+    each run of pixels is copied first. A partial last vector is computed as several shorter ones; a run with more data
+    than the first level of cache holds is read from the second."""
     lanes, panels = target.lanes(4), -(-shape.filters // width)
     costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
     run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
@@ -135,7 +136,8 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
 
 
 def scattered(shape: PixelProblem, target: Target) -> float:
-    """Cycles to load a cache line of maps whose rows are read in short pieces from beyond the second level."""
+    """Cycles to load a cache line from beyond the second level where a run reads a short piece of each channel's map;
+    more for more maps than hardware prefetchers follow."""
     traffic = target.costs.traffic
     return traffic.scattered_line if shape.depth <= traffic.followed_rows else traffic.scattered_line_unfollowed
 
@@ -146,8 +148,9 @@ def touched(pixels: int, target: Target) -> float:
 
 
 def room(shape: PixelProblem, target: Target) -> float:
-    """The number of maps of which a run stays in the second level of cache. Within a page, maps of the same size may
-    all start in the same few sets; the pages themselves are assumed to lie anywhere."""
+    """The number of maps of which one run of pixels stays in the second level of cache. Maps whose size is a multiple
+    of many lines start in the same few sets of it, as far as addresses within a page decide; pages are assumed to be
+    anywhere."""
     ways, page = target.caches.l2_ways, target.caches.page
     pages = target.l2 // ways // page
     return target.costs.traffic.retained_sets * ways * pages * (page // gcd(4 * shape.pixels, page))
@@ -233,8 +236,8 @@ def runs_together(shape: PixelProblem, candidate: Candidate, size: int, target: 
 
 
 def copy_run(s: Schedule, maps: Stage, source: Buffer, run: LoopRef, size: int, target: Target) -> None:
-    """Copy the data that a run of `size` pixels reads from its source, and prefetch those of the next run: lines of
-    many pages, which hardware prefetchers do not follow."""
+    """Compute the copy of a run's `size` pixels of each channel at the loop `run`, with a prefetch of the next run's
+    pixels: they are in many pages, which hardware prefetchers do not follow."""
     copy = s.block(maps.name)
     s.compute_at(copy, run)
     *_, channels, pixels = s.loops(copy)

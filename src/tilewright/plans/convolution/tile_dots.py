@@ -107,8 +107,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _product_cost(structure: Structure, tall: int, wide: int, dot: Dot, target: Target) -> Cost:
-    """The cost of the product with tiles of `tall` x `wide` registers. Each group of panels reads all pixels of an
-    image, each tile reads the weights of its group; the first tile of a group waits for weights from distant levels."""
+    """The cost of the product in register tiles of `tall` x `wide` matrices: products, loads of pixels (again for each
+    group of panels) and of weights (again for each tile), and the wait of the first tile for weights that come from
+    beyond the second level."""
     (anchor,), (conv, pixels), weights = structure.anchors, _pixels(structure), _weights(structure)
     *windows, steps = (as_int(it.extent) or 1 for it in anchor.reduce[:-1])
     terms = terms_of(anchor)
@@ -161,8 +162,9 @@ def convolution_cycles(
 
 
 def gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[Ints]:
-    """(window, lines, columns) that may lie side by side in the depth: a multiple of the stride as number of lines, so
-    that the following lines are those of another output line, or all lines. Columns fill up the depth."""
+    """(kernel height, kernel width, lines, columns) to consider: taps of a window, `lines` x `columns` of them, whose
+    channels are concatenated into one longer reduction, for a layer whose channels do not fill the instruction's depth.
+    `lines` is the window's height or moves by whole strides, so that what follows are lines of another output line."""
     (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
     if channels % tile.depth == 0 or kh * kw == 1:
         return
@@ -172,7 +174,8 @@ def gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot
 
 
 def gathering(window: Sequence[int], lines: int, channels: int, tile: Dot) -> Ints:
-    """(height and width of the window, `lines`, the number of columns that fills the depth with these lines)."""
+    """(kernel height, kernel width, `lines`, the number of columns whose channels together fill whole steps of the
+    instruction's depth)."""
     (kh, kw), own = window, lines * channels
     return kh, kw, lines, (own * kw + -own * kw % tile.depth) // own
 
@@ -182,8 +185,8 @@ PIECE = 2
 
 
 def neighbours(conv: ConvTilesAttrs, blocks: int, block: int) -> int:
-    """The number of neighbouring elements that input and copy have in common, within a vector: a block of channels, or
-    several gathered pixels."""
+    """How many elements the copy of the input moves as one run: a block of channels or, if several pixels are gathered
+    into a longer reduction, the largest run within a vector that divides them."""
     if not conv.gathered or blocks > 1 or conv.dilations[1] > 1:
         return block
     return gcd(conv.gathered[-1] * block, LONGEST)
@@ -216,8 +219,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _prefetched(s: Schedule, structure: Structure, candidate: Candidate, dot: Dot, target: Target) -> Prefetch | None:
-    """A prefetch of weights that come from a distant level, if only one tile reads each panel: a step prefetches the
-    lines of later steps. None if there is nothing to prefetch."""
+    """A prefetch of weights that come from beyond the second level, if only one tile reads each panel: each step
+    prefetches the cache lines of a later step. None where tiles share panels or weights are near."""
     weights, (conv, pixels) = _weights(structure), _pixels(structure)
     from_memory = level(working_set(nbytes_of(weights), s.func.notes, target), target) in SHARED_LEVELS
     if (

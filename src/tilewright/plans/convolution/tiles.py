@@ -41,7 +41,7 @@ WHOLE = 1 << 20
 
 
 def side(extent: Expr) -> int:
-    """The extent of a map's side as a number: for a symbolic one the middle one of its likely values."""
+    """A number for a height or width of a map: its value or, if it is symbolic, the middle one of its likely values."""
     known = as_int(extent)
     if known is not None:
         return known or SYMBOLIC_SIZE
@@ -50,8 +50,8 @@ def side(extent: Expr) -> int:
 
 
 def share_of(sides: Iterable[Expr]) -> float:
-    """A factor from this module's estimates to those of other plans: symbolic sides count as `SYMBOL` there, as `side`
-    here."""
+    """The factor that turns this module's estimates into those of other plans, which count each symbolic height or
+    width as `SYMBOL`, where this one takes `side` of it."""
     return prod(SYMBOL / side(d) for d in sides if as_int(d) is None)
 
 
@@ -106,7 +106,8 @@ class Blocking:
 def ranked(
     shapes: tuple[DirectProblem, ...], flats: tuple[bool, ...], target: Target
 ) -> tuple[tuple[float, Blocking], ...]:
-    """The best blocking for each width of panels and each flatness, with its cycles an image, the best first.
+    """The best blocking for each width of panels and each value in `flats`, with its estimated cycles per image, the
+    best first.
 
     `shapes` are the problems that a layer is called with.
     """
@@ -123,7 +124,8 @@ def ranked(
 
 @lru_cache(maxsize=4096)
 def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
-    """All blockings with panels of this width, the best first, with their mean cost an image."""
+    """All blockings with panels of `width` filters, with their costs per image (the mean over `shapes`), the best
+    first."""
     results = []
     single = [replace(s, images=1) for s in shapes]
     kinds = list(dict.fromkeys(single))  # mostly one: the shapes differ in the number of images alone
@@ -144,7 +146,8 @@ def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target:
 
 
 def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[list[Blocking]]:
-    """The blockings to consider, in groups that differ in their channels alone."""
+    """The blockings whose tiles fit the registers, in lists of those that differ only in how many blocks of channels
+    are summed at once."""
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
     blocks = _channel_blocks(shape, width, target)
@@ -158,9 +161,9 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
 
 
 def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list[int]:
-    """Sizes of strips, about equal in each division; if the input is copied, one strip or enough for a few threads. For
-    an unknown number of lines, single lines, and a few if they are copied, so that overlapping windows share the
-    copy."""
+    """Candidate numbers of lines (of pixels if `flat`) of a strip, about equal parts of a map; if the input is copied,
+    only one strip or enough for a few threads. For an unknown number of lines a strip is one line, or a few if they are
+    copied, so that overlapping windows share the copy."""
     if not flat and not shape.known:
         return [_short_lines(shape, target) if shape.copied else 1]
     whole = shape.height * shape.width if flat else shape.height
@@ -183,8 +186,8 @@ def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list
 
 
 def _short_lines(shape: DirectProblem, target: Target) -> int:
-    """The number of lines whose input is copied together, at most `COPIED_LINES`: their data take a quarter of the
-    second level, and there are enough strips for a few threads."""
+    """For maps of unknown height, the number of lines of a strip whose input is copied together: at most
+    `COPIED_LINES`, with data in a quarter of the second-level cache, and with enough strips for a few threads."""
     line = 4 * shape.channels * shape.stride * ((shape.width - 1) * shape.stride + shape.window[1])
     return max(1, min(COPIED_LINES, ceil(shape.height / ENOUGH_STRIPS), target.l2 // 4 // line))
 
