@@ -205,7 +205,7 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
 
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
-    """The cost of all images: the cycles of one core, plus the waiting of other threads if shares are unequal."""
+    """The cost of all images, in cycles of one core, plus the time that threads wait if they share the work unequally."""
     tiling = _tiling(shape, blocking, target)
     return _an_image(shape, blocking, tiling, target) * _shared(shape, tiling, target)
 
@@ -282,14 +282,15 @@ def _tiling(shape: DirectProblem, blocking: Blocking, target: Target) -> _Tiling
 
 
 def _shared(shape: DirectProblem, tiling: _Tiling, target: Target) -> float:
-    """The time of all images relative to that of one, if threads share them."""
+    """The factor from the time of one image on one core to that of all images, where threads share strips (and panels,
+    unless a copied strip serves all of them)."""
     # A copied strip serves all its panels.
     once = shape.copied and (tiling.strips > 1 or shape.images >= ENOUGH_STRIPS)
     return shape.images * sharing(shape.images * tiling.strips * (1 if once else tiling.panels), target)
 
 
 def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target: Target) -> Cost:
-    """Cycles of one image on one core, however many there are."""
+    """The cost of one image on one core."""
     vectors = max(1, blocking.width // target.lanes(4))
     panels, panel, number = tiling.panels, tiling.panel, tiling.number
     count = max(1, shape.channels // shape.block)
@@ -333,8 +334,9 @@ def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[in
 
 
 def registers(rows: int, vectors: int, target: Target) -> int:
-    """Vector registers of a tile: accumulators, the operands of the shorter side, and one of the longer side; on
-    targets that read a step's operands before its products, those of both sides and a product."""
+    """The vector registers of a tile of `rows` pixels x `vectors` of filters: accumulators, the operands of the shorter
+    side, and one of the longer side. Targets that read all of a step's operands before its products hold both sides and
+    a product."""
     if target.isa.reads_first:
         return whole_step(rows, vectors)
     return rows * vectors + min(rows, vectors) + 1

@@ -21,9 +21,9 @@ LONGEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class WeightsProblem:
-    """The sums of a gradient of weights: `pixels` of the result's gradient for each of `images` (None: any number), for
-    `wide` blocks of `lanes` channels, `narrow` blocks of `inner` channels, and `taps` (lines, columns). `image_bytes`
-    are those of both operands for an image."""
+    """A gradient of a convolution's weights: a sum, over `images` (None: any number) of `pixels` each, of products of
+    two operands. The result has `wide` blocks of `lanes` channels of one operand x `narrow` blocks of `inner` channels
+    of the other x `taps` (lines, columns). `image_bytes` counts both operands of an image."""
 
     images: int | None
     pixels: int
@@ -42,8 +42,8 @@ class WeightsProblem:
 
 @dataclass(frozen=True, slots=True)
 class WeightsWay:
-    """The sizes of a register tile: vectors of the wide operand, channels of the narrow one, lines and columns of the
-    window; and the number of images that are summed at once."""
+    """The sizes of a register tile of the result: `vectors` of the wide operand's channels x `channels` of the narrow
+    one x `lines` x `columns` of the window; `images` are summed before the next tile."""
 
     vectors: int
     channels: int
@@ -57,13 +57,13 @@ class WeightsWay:
 
     @property
     def rows(self) -> int:
-        """The number of accumulators for each vector."""
+        """The number of accumulators for each vector of the wide operand: channels x lines x columns."""
         return self.channels * self.lines * self.columns
 
 
 @lru_cache(maxsize=1024)
 def ranked(problem: WeightsProblem, target: Target) -> tuple[tuple[Cost, WeightsWay], ...]:
-    """The settings with their costs, the best first."""
+    """The candidate tiles with their costs, the cheapest first."""
     results = [(estimate(problem, way, target), way) for way in ways(problem, target)]
     return tuple(sorted(results, key=lambda option: option[0].cycles))
 
@@ -78,7 +78,7 @@ def ways(problem: WeightsProblem, target: Target) -> Iterator[WeightsWay]:
 
 
 def row_tiles(problem: WeightsProblem) -> list[tuple[int, int, int]]:
-    """(narrow channels, lines, columns of the window) of the tiles to consider."""
+    """The candidates for (narrow channels, lines, columns of the window) of a register tile."""
     blocks, (lines, columns), inner = problem.narrow, problem.taps, problem.inner
     if inner > 1:
         return [(d, 1, 1) for d in range(1, inner + 1) if inner % d == 0]
@@ -87,8 +87,8 @@ def row_tiles(problem: WeightsProblem) -> list[tuple[int, int, int]]:
 
 
 def chunks(problem: WeightsProblem, target: Target) -> list[int]:
-    """How many images are summed at once: as many as the second level holds with room for the weights, or half of
-    them, or all; never so many that a sum loses digits by its length."""
+    """Candidate numbers of images to sum at once: as many as half of the second-level cache holds, half of them, or
+    all; at most so many that a running sum of f32 does not lose digits."""
     images = problem.images or ASSUMED_IMAGES
     longest = max(1, LONGEST // problem.pixels)
     fitting = max(1, target.l2 // 2 // problem.image_bytes)

@@ -40,7 +40,7 @@ class Advice:
 
 
 class Advisor(Protocol):
-    """An advisor: it knows records of a class of machines."""
+    """A source of tuning records about decisions, for one class of machines."""
 
     @property
     def stamp(self) -> str:
@@ -51,7 +51,7 @@ class Advisor(Protocol):
 
 
 def answer(advices: Sequence[Advice]) -> str:
-    """The digests of records that a decision was advised by, as text; compiled programs depend on it."""
+    """The digests of the records in `advices`, as text: compiled programs depend on it."""
     return " ".join(a.record for a in advices)
 
 
@@ -80,7 +80,8 @@ def follow(
 def _evaluated(
     advice: Advice, labels: Sequence[str], estimates: Callable[[], Sequence[float]]
 ) -> tuple[int | None, str, str]:
-    """(index of an advice's setting if it is sound, state, reason)."""
+    """(index in `labels` of the setting that a record recommends, or None if it is not usable here; the record's state;
+    the reason for it)."""
     if advice.setting not in labels:
         return None, "unusable", "not among the settings here"
     place = labels.index(advice.setting)

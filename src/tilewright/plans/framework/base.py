@@ -79,7 +79,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate whose schedule does excess work: its factor, and the block that adds most."""
+    """A candidate whose schedule performs more operations than its plan states: `excess` times as many; `worst` is the
+    block that adds most."""
 
     candidate: Candidate
     excess: float

@@ -34,15 +34,15 @@ def extent(s: Schedule, loop: LoopRef) -> int | None:
 
 
 def whole_extent(s: Schedule, loop: LoopRef) -> Expr:
-    """A loop's extent as an expression."""
+    """The extent of `loop` as an expression, which may be symbolic."""
     entry = s.get(loop)
     assert isinstance(entry, For)
     return entry.extent
 
 
 def short_vectors(extent: Expr, lanes: int, vectors: int = 4) -> int:
-    """The elements of `vectors` vectors, or of as many as a symbolic extent can fill; a part of one vector if the
-    extent never fills one."""
+    """The number of elements to process at once along an extent: `vectors` vectors of `lanes`, or fewer if the extent's
+    upper bound needs no more; if it never fills one vector, the bound rounded up to a power of two."""
     most = bounds(extent, {}).hi
     if most is None or most > lanes:
         return lanes * (vectors if most is None else min(vectors, -(-most // lanes)))
@@ -133,7 +133,8 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
 
 
 def reads_tables(s: Schedule, ref: BlockRef) -> bool:
-    """Whether a block reads elements at indices that come from a table, looked up by its innermost iterator."""
+    """Whether a block's index expressions look up a constant table at its innermost iterator, as in gathers with fixed
+    indices."""
     block = s.get(ref)
     assert isinstance(block, Block)
     last = block.iters[-1].var

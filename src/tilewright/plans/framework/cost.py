@@ -156,14 +156,15 @@ def weights_level(weights: float, target: Target) -> SharedLevel | None:
 
 
 def working_set(weights: float, notes: Sequence[Note], target: Target) -> float:
-    """The bytes that determine the level from which a function's weights come: their own, or more if other weights of
-    the program evict them from nearer levels before the next call (`NonresidentWeights` among the function's notes)."""
+    """The bytes that decide from which level of cache a function reads its `weights` bytes: their own number, or a
+    larger one if the note `NonresidentWeights` in `notes` says that other weights of the program evict them between
+    calls."""
     note = find(notes, NonresidentWeights)
     return weights if note is None else max(weights, beyond(note.level, target))
 
 
 def beyond(away: SharedLevel | None, target: Target) -> float:
-    """The least size of a working set that no level nearer than `away` holds."""
+    """The smallest working set that no cache nearer than `away` holds; 0 for None, infinite for memory."""
     if away is None:
         return 0.0
     return inf if away == "memory" else target.costs.traffic.resident_l2 * target.l2 + 1.0
@@ -188,7 +189,7 @@ def write_cycles(nbytes: float, working_set: float, target: Target) -> float:
 
 
 def number(e: Expr, symbol: int = SYMBOL) -> int:
-    """An extent as a number: `symbol` if it is not known, the constant of a minimum with a constant."""
+    """An extent as a number: its value, `symbol` if it is not known, and of a minimum the smallest of its parts."""
     known = as_int(e)
     if known is None and isinstance(e, Op) and e.name == "min":
         return min(number(part, symbol) for part in e.args)
@@ -222,15 +223,15 @@ def operations(value: Expr, target: Target) -> float:
 
 
 def _multiply_adds(names: Sequence[str], target: Target) -> float:
-    """The total cost of operations in multiply-adds, from their names."""
+    """The total cost, in multiply-adds, of operations with these names."""
     costs = target.costs.arithmetic
     slow = {"div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
     return sum(costs.function * FUNCTIONS[n] if n in FUNCTIONS else slow.get(n, 1.0) for n in names)
 
 
 def instructions(block: Block) -> float:
-    """Instructions of floating point for one element: functions count by their cost, other operations as one. This is
-    the cost of recomputing an element, and a measure of the registers that it needs."""
+    """The floating-point instructions that compute one element of a block, with a function such as exp counted by its
+    cost: an estimate of recomputing an element, and of the registers that it needs."""
     results = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
     return sum(FUNCTIONS.get(e.name, 1.0) for e in results if e.dtype.is_float)
 
@@ -318,15 +319,15 @@ def surrounding(structure: Structure, anchor: Stage, target: Target, symbol: int
 
 
 def outside(structure: Structure, own: Sequence[Stage], target: Target, symbol: int = SYMBOL) -> Cost:
-    """The cycles of the stages outside an operator's `own`: pointwise work on its inputs and on its result."""
+    """The cost of all stages but those in `own`, the stages of one operator: pointwise work before and after it."""
     names = {stage.name for stage in own}
     others = [stage for stage in structure.stages if stage.name not in names]
     return sum((cost for stage in others for cost in stage_costs(structure, stage, target, symbol)), Cost())
 
 
 def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int = SYMBOL) -> Iterator[Cost]:
-    """The cost of each store of a stage: the operations of its value, and the memory traffic of elements that are
-    stored."""
+    """The cost of each store in a stage: its arithmetic, and the loads and stores of elements that are in memory (of
+    reductions and outputs)."""
     retained = stage.block.is_reduction or structure.is_output(stage)
     for store, times in stores(structure.func.body, symbol):
         if store.buffer not in stage.writes:
@@ -352,7 +353,8 @@ LARGE = 100
 
 
 def written_out(value: Expr) -> float:
-    """The share of a sum's multiply-adds that remains if its constant matrix, if there is one, is expanded."""
+    """The factor on a stage's arithmetic where `value` multiplies by a constant matrix, which expansion turns into
+    straight-line code without its zeros; 1 without such a matrix."""
     tables = [e.args[1:] for e in walk_expr(value) if isinstance(e, Op) and e.name == "lookup"]
     if not tables:
         return 1.0
@@ -362,7 +364,8 @@ def written_out(value: Expr) -> float:
 
 
 def stores(stmt: Stmt, symbol: int, times: float = 1.0) -> Iterator[tuple[Store, float]]:
-    """Every store with how often it is executed; initial values of reductions are left out."""
+    """Every store in `stmt`, with the number of times that it is executed; the initial values of reductions are left
+    out. Symbolic extents count as `symbol`."""
     match stmt:
         case For():
             times *= number(stmt.extent, symbol)

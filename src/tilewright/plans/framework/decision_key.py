@@ -41,7 +41,7 @@ class Key:
 
     @property
     def text(self) -> str:
-        """The content as text, for people."""
+        """The function or operators to decide about, as text for people."""
         match self.program:
             case PrimFunc():
                 return _function_text(self.program)
@@ -71,7 +71,8 @@ def key_of_function(func: PrimFunc, target: Target, kind: str = "plan") -> Key:
 
 
 def key_of_program(kind: str, program: PrimFunc | Graph, machines: str) -> Key:
-    """The key of a decision about a program for a class of machines, as `target_class` names it."""
+    """The key of a decision of this kind about a whole program, on `machines`, a class of machines as `target_class`
+    names it."""
     return Key(kind, digest([kind, key(program), machines]), program)
 
 

@@ -82,8 +82,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One decision about a kernel's schedule: the name of its key, and the values of symbols for which it applies
-    (none: for all values without a decision of their own)."""
+    """A reference to a decision about a kernel's schedule: `name` is the name of its key, and `where` the values of
+    symbols for which it was made; () if it is for all other values."""
 
     name: str
     where: tuple[tuple[str, int], ...] = ()
@@ -215,7 +215,8 @@ def _selected(
     labels: list[str],
     estimates: Callable[[], Sequence[float]],
 ) -> tuple[int, str]:
-    """(index of the forced or recorded setting, "forced" or "record"); (0, "") if there is none."""
+    """(index of the setting that is forced, "forced"), or of the one that a tuning record recommends ("record"); (0,
+    "") if there is neither. Raises ScheduleError if `label`, the forced setting, is not in `labels`."""
     if label is not None:
         if label not in labels:
             raise ScheduleError("no such setting", where=about.name, expected=", ".join(labels), got=repr(label))
@@ -228,7 +229,8 @@ def _selected(
 
 
 def cheapest(key: Callable[[], Key], estimates: Mapping[str, float]) -> str:
-    """The name of the alternative with the least estimate, or the forced one."""
+    """The alternative to use, by a decision: the key of `estimates` with the smallest estimate, unless another one is
+    forced or recorded."""
     ordered = sorted(estimates, key=lambda kind: estimates[kind])
     return decide(key, ordered, Setting, lambda kind: estimates[kind])
 
@@ -240,7 +242,7 @@ def listing() -> bool:
 
 
 def scheduled(symbol: str, decisions: tuple[Scheduled, ...]) -> None:
-    """Note, if decisions are listed, which of them led to a kernel's schedule."""
+    """Remember, if decisions are listed, the `decisions` that led to the schedule of kernel `symbol`."""
     record = _current.get()
     if record is not None and record.listing:
         record.kernels[symbol] = decisions
@@ -259,12 +261,12 @@ def effective_settings() -> dict[str, str]:
 
 
 def selected_of(uses: Iterable[RecordUse]) -> dict[str, str]:
-    """The settings that records decided: the key's name -> the setting's label."""
+    """From outcomes of records, the settings that they decided: key name -> label."""
     return {use.decision: use.setting for use in uses if use.state != "unusable"}
 
 
 def recorded() -> tuple[RecordUse, ...]:
-    """The outcomes so far of decisions for which there are records."""
+    """The outcomes of tuning records so far: for each decision that has a record, whether it was followed."""
     record = _current.get()
     return () if record is None else tuple(record.uses.values())
 

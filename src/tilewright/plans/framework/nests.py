@@ -28,8 +28,9 @@ DECIDED = 0.2
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """An expression that is computed `times` times, each for `lanes` lanes, and the buffer that its value is stored in.
-    `copies`: the unrolled loops around it, whose copies share loads that do not depend on them."""
+    """An expression that a loop nest computes `times` times for `lanes` lanes each, and the buffer that its value is
+    stored in. `copies` has the unrolled loops around it with their extents: their copies share loads that do not depend
+    on them."""
 
     value: Expr
     times: float
@@ -38,7 +39,8 @@ class _Done:
     stored: Buffer | None = None
 
     def loaded(self, load: Load) -> float:
-        """How often a load in its value is executed."""
+        """How often `load`, which is part of the expression, is executed: fewer times than the expression if unrolled
+        copies share it."""
         used = {v for index in load.indices for v in variables(index)}
         return self.times / prod(extent for var, extent in self.copies.items() if var not in used)
 
@@ -75,7 +77,8 @@ class _Walk:
     def done(
         self, stmt: Stmt, times: float = 1.0, lanes: int = 1, copies: Mapping[Var, float] | None = None
     ) -> Iterator[_Done]:
-        """All expressions that a statement computes, with how often."""
+        """All expressions that `stmt`, which is executed `times` times for `lanes` lanes, computes. Records the sizes
+        of variables on the way."""
         copies = copies or {}
         match stmt:
             case For():
@@ -101,7 +104,7 @@ class _Walk:
             yield from self.done(child, times, lanes, copies)
 
     def size(self, e: Expr) -> float:
-        """The number that an extent is; `SYMBOL` for one that is not known."""
+        """An estimate of an integer expression's value, from the sizes of its variables; `SYMBOL` if it is not known."""
         match e:
             case Const():
                 return float(as_int(e) or 0)
@@ -125,7 +128,8 @@ class _Walk:
 
 
 def _operations(value: Expr, target: Target) -> float:
-    """The instructions of a value, with functions by their cost; those in indices are left out."""
+    """The instructions that compute `value`, where a function such as exp counts by its cost; operations in the indices
+    of loads are left out."""
     members = {e for e in walk_expr(value) if isinstance(e, Op)}
     inside = {e for load in walk_expr(value) if isinstance(load, Load) for i in load.indices for e in walk_expr(i)}
     function = target.costs.arithmetic.function

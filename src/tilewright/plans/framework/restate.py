@@ -58,7 +58,7 @@ def restate(
 
 
 def _nests(func: PrimFunc) -> tuple[Stmt, ...]:
-    """The loops of each block."""
+    """The loop nests at the top level of a function, one for each block."""
     return func.body.stmts if isinstance(func.body, Seq) else (func.body,)
 
 
@@ -67,7 +67,7 @@ def _block(nest: Stmt) -> Block:
 
 
 def _form(block: Block) -> tuple[str, ...]:
-    """The kinds of a block's axes."""
+    """The kinds of a block's iterators, spatial or reduce, in order."""
     return tuple(it.kind for it in block.iters)
 
 

@@ -50,7 +50,7 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
 
 
 def listed_values_of(extent: Expr) -> tuple[int, ...]:
-    """All values of an extent that depends on one symbol with few values; () otherwise."""
+    """All values of an extent that depends on one symbol with at most `MAX_VALUES` values; () for other extents."""
     symbols = variables(extent)
     symbol = symbols[0] if len(symbols) == 1 else None
     if symbol is None or symbol.hi is None:
@@ -61,7 +61,7 @@ def listed_values_of(extent: Expr) -> tuple[int, ...]:
 
 
 def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
-    """Sizes of maps at which a height and a width are estimated, of equal weight."""
+    """The pairs (height, width) at which a map with these extents is estimated; all have equal weight."""
     rows, columns = sides_of(height), sides_of(width)
     count = max(len(rows), len(columns))
     return tuple((rows[k % len(rows)], columns[k % len(columns)]) for k in range(count))
@@ -81,8 +81,8 @@ def sides_of(extent: Expr) -> tuple[int, ...]:
 
 
 def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
-    """Values of the symbols in extents at which maps are estimated, of equal weight; a single {} if all extents are
-    known."""
+    """Assignments to the symbols of `extents` at which a function is estimated, each symbol -> number; one empty
+    assignment if there are no symbols."""
     symbols = list(dict.fromkeys(v for e in extents for v in variables(e)))
     sides = {s: sides_of(s) for s in symbols}
     count = max(map(len, sides.values()), default=1)
@@ -90,8 +90,8 @@ def instances_of(extents: Iterable[Expr]) -> tuple[dict[Var, Expr], ...]:
 
 
 def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
-    """Sizes of maps below all of `maps_of` for a range: another choice than for most sizes may be best for them. () if
-    sizes or likely values are known."""
+    """Pairs (height, width) smaller than all of `maps_of`, for extents with a range of values: for small maps another
+    choice may be best. () if the sizes are known or have likely values."""
     rows, columns = small_sides_of(height), small_sides_of(width)
     count = max(len(rows), len(columns))
     rows, columns = (small or sides_of(side)[:1] for small, side in ((rows, height), (columns, width)))
@@ -99,7 +99,8 @@ def small_maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
 
 
 def small_sides_of(extent: Expr) -> tuple[int, ...]:
-    """Sizes, in geometric sequence, between the lower end of a range and the least size at which it is estimated."""
+    """Values of an extent, in geometric sequence, between its lower bound and the smallest value at which it is
+    estimated; () if it is constant, unbounded, or has likely values."""
     lo, hi = Analyzer().bounds(extent)
     symbols = variables(extent)
     if not symbols or hi is None or all(s.likely for s in symbols):
@@ -110,8 +111,8 @@ def small_sides_of(extent: Expr) -> tuple[int, ...]:
 
 
 def estimated_at(symbol: Var) -> tuple[int, ...]:
-    """The values at which a symbolic height or width is estimated: the likely ones, or those of its range, including
-    small ones; () if the symbol has no upper bound."""
+    """The values at which a symbol for a height or width is estimated: its likely ones, or else values over its range,
+    small ones included; () if it has no upper bound."""
     if symbol.likely or symbol.hi is None:
         return symbol.likely
     by = symbol.multiple
@@ -121,12 +122,13 @@ def estimated_at(symbol: Var) -> tuple[int, ...]:
 
 
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:
-    """An extent with each symbol replaced by its likely value number `place`, counted modulo the length of its list."""
+    """The value of `extent` where each of `symbols` has its likely value number `place`, counted modulo the number of
+    its likely values."""
     return where(extent, {s: const(s.likely[place % len(s.likely)]) for s in symbols})
 
 
 def where(extent: Expr, numbers: Mapping[Var, Expr]) -> int:
-    """An extent with these values of symbols, as a number."""
+    """The value of `extent` with its symbols replaced by `numbers`; at least 1."""
     return max(1, as_int(simplify(substitute(extent, numbers))) or 1)
 
 

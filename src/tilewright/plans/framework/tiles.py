@@ -62,7 +62,8 @@ def row_limit(stride: int, target: Target) -> int:
 def _ranked(
     counts: tuple[int, ...], columns: int, depth: int, target: Target, most: int, limit: int
 ) -> tuple[tuple[float, RegisterTile], ...]:
-    """(cycles per row, tile): the best tile of each width, the best first."""
+    """For each width of panels the tile that takes the fewest cycles, as (cycles per row summed over `counts`, tile),
+    the fastest first. Tiles have at most `most` rows, by the register file, and at most `limit`, by the cache."""
     lanes = target.lanes(4)
     candidates = [
         RegisterTile(rows, vectors * lanes)

@@ -54,17 +54,17 @@ class Versions(FuncNote):
 
 
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:
-    """The unscheduled function with symbols replaced by these values in shapes and extents."""
+    """The unscheduled function `func` for constant `values` of symbols."""
     return with_symbols(func, {symbol: const(value) for symbol, value in values.items()})
 
 
 def condition_of(values: Values) -> Expr:
-    """The condition that symbols have these values."""
+    """The condition that each symbol in `values` has the value that stands there."""
     return all_of(equal(symbol, value) for symbol, value in values.items())
 
 
 def with_symbols(func: PrimFunc, numbers: Mapping[Var, Expr]) -> PrimFunc:
-    """The function with its symbols replaced by these expressions in shapes, extents and attributes."""
+    """The function with the symbols in `numbers` replaced by expressions, in shapes, extents and operators' attributes."""
     if not numbers:
         return func
     smaller = {
@@ -127,7 +127,7 @@ def versions_of(func: PrimFunc) -> tuple[tuple[Expr | None, PrimFunc], ...]:
 
 
 def _part(func: PrimFunc, body: Stmt) -> PrimFunc:
-    """The function with `body`, and with the buffers that are used there."""
+    """The function with `body` instead of its own, and without the buffers that `body` does not use."""
     used = set(buffers_in(body))
     return replace(func, body=body, buffers=tuple(b for b in func.buffers if b in used))
 

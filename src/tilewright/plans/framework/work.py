@@ -43,8 +43,8 @@ LARGEST = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The work that a plan adds on purpose to a stage: it runs at up to `points` points of its domain, each one time or
-    more."""
+    """Redundant work that a plan states: `stage` runs at up to `points` points, some of them computed more than once or
+    outside the stage's domain, for the reason `why`."""
 
     stage: str
     why: Literal["halo", "whole tiles", "each panel"]
@@ -53,7 +53,8 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """A block of a scheduled function: operations per point, points of its domain, points at which it runs."""
+    """The operations that a block of a scheduled function performs: `operations` at each of `performed` points, of
+    which its domain, without repetition, has `ordered`."""
 
     block: str
     operations: int
@@ -152,8 +153,8 @@ def _blocks(stmt: Stmt, loops: tuple[For, ...] = (), conditions: tuple[Expr, ...
 
 
 def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var, Expr]) -> int:
-    """The number of points of the loops at which all conditions hold. Loops that share no condition are counted
-    separately."""
+    """The number of iterations of nested `loops` in which all `conditions` hold, with symbols replaced by `values`.
+    Loops that share no condition are counted separately, and the counts multiplied."""
     extents: dict[Var, int] = {}
     for loop in loops:
         enclosing = {v: const(n) for v, n in extents.items()}
@@ -167,7 +168,8 @@ def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var
 
 
 def _groups(extents: Mapping[Var, int], conditions: Sequence[Expr]) -> list[tuple[set[Var], tuple[Expr, ...]]]:
-    """(loop variables, conditions) groups: conditions that share variables are in one group."""
+    """Conditions grouped so that those which share a loop variable are together: (loop variables, conditions) of each
+    group."""
     groups: list[tuple[set[Var], tuple[Expr, ...]]] = []
     for c in dict.fromkeys(conditions):
         own = {v for v in variables(c) if v in extents}

@@ -56,7 +56,7 @@ ROUTINE = register(Routine("gpu attention", ("warps", "keys"), build))
 
 
 def _depths(o: Operands) -> tuple[int | None, int | None]:
-    """The depths of both products, None for symbolic ones."""
+    """(columns of queries and keys, columns of values); None for a symbolic one."""
     depth, out = (
         as_int(b.shape[ORDERS[x][3]]) for b, x in zip((o.q, o.v), (o.attrs.order[0], o.attrs.order[2]), strict=True)
     )

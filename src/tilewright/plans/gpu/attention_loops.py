@@ -72,8 +72,8 @@ class Values:
         return stage, line // CORE, k // CORE, *(pair[::-1] if self.buffer.dtype is f32 else pair), line % CORE
 
     def region(self, stage: Expr, column: Expr, group: Expr, within: Expr) -> Region:
-        """The operand of a product with probabilities in registers: two columns from `within` on of the eight in group
-        `column`."""
+        """The operand of the second product that holds the values of two columns: numbers `within` and `within` + 1 of
+        the eight in group `column`."""
         one, zero, two, four = const(1), const(0), const(2), const(QUAD)
         groups, inner = (one, (two, four)) if self.buffer.dtype is f32 else (two, (four, two))
         middle = tuple((zero, n) for n in inner)
@@ -121,7 +121,7 @@ class AttentionTiles:
         return self.buffers[-1]
 
     def own(self, name: str, t: DType, *shape: int) -> Buffer:
-        """A buffer in registers, with this shape for each thread."""
+        """A new buffer in registers, with `shape` for each thread."""
         self.buffers.append(Buffer(self.new(name).name, t, tuple(map(const, (self.warps, WARP, *shape))), "local"))
         return self.buffers[-1]
 
@@ -168,7 +168,7 @@ class AttentionTiles:
         return [begun, For(step, self.count, seq(body))]
 
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
-        """The loops that copy the keys and values of a step."""
+        """Loops that copy the keys and the values of one step into the shared memory of `stage`."""
         zero = const(0)
         return [
             self.copier.copied(self.side(1, step * self.each), zero, stage),
@@ -176,8 +176,8 @@ class AttentionTiles:
         ]
 
     def side(self, operand: int, first: Expr) -> Side:
-        """The description of the copies of queries, keys or values (operands 0 to 2). For values, columns are lines and
-        keys are depth."""
+        """The description of the copy of queries, keys or values (`operand` 0 to 2) whose first row is `first`. For
+        values the roles are exchanged: their columns are the tile's lines, and the keys its depth."""
         across = operand == 2
         depth = self.out_depth if across else self.depth
         width = COPY_BYTES // self.dtype.itemsize
@@ -206,12 +206,13 @@ class AttentionTiles:
     # A warp's steps
 
     def over(self, body: Callable[[Expr, Expr, Expr], Stmt], fragments: int) -> Stmt:
-        """Loops over all sums of a thread around `body(fragment, row, column)`."""
+        """Unrolled loops around `body(fragment, row, column)` over the sums that a thread holds in registers: in each
+        of `fragments` fragments two rows by two columns."""
         unrolled = self.copier.unrolled
         return unrolled("j", fragments, lambda j: unrolled("r", 2, lambda r: unrolled("c", 2, lambda c: body(j, r, c))))
 
     def of_rows(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        """Loops over a thread's two rows around `body(row)`."""
+        """An unrolled loop around `body(r)` over the two rows (of each fragment of 16) that a thread holds."""
         return self.copier.unrolled("r", 2, body)
 
     def cleared(self, warp: Expr, lane: Expr) -> Stmt:
@@ -222,12 +223,11 @@ class AttentionTiles:
         return seq([state, self.over(lambda j, r, c: Store(self.o, (warp, lane, j, r, c), zero), self.wide)])
 
     def row(self, warp: Expr, lane: Expr, r: Expr) -> Expr:
-        """The row of the head that row `r` of a thread is."""
+        """The query row that a thread's row `r` (0 or 1) is, from the numbers of its warp and lane."""
         return self.x * self.tall + warp * ROWS + r * CORE + lane // QUAD
 
     def computed(self, step: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The statements of one step over keys: their scores, the running softmax, and the products with their
-        values."""
+        """The statements of one step of the loop over keys: scores, online softmax, and the product with the values."""
         return seq(
             [
                 self.multiplied(stage, warp, lane),
@@ -238,7 +238,7 @@ class AttentionTiles:
         )
 
     def multiplied(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The products of a warp's rows with the step's keys, summed into scores."""
+        """The first product of a step: a warp's queries times the step's keys, stored to the scores."""
         deep, zero = DEPTH[self.dtype], const(0.0, f32)
         groups = deep * self.dtype.itemsize // COPY_BYTES
         unrolled, fragments = self.copier.unrolled, self.each // CORE
@@ -254,12 +254,12 @@ class AttentionTiles:
         return seq([cleared, products])
 
     def sums(self, buffer: Buffer, warp: Expr, lane: Expr, j: Expr) -> Region:
-        """The region of a thread's sums in fragment `j`."""
+        """The part of `buffer` that holds a thread's sums of fragment `j`, as operand of an instruction."""
         one, zero, two = const(1), const(0), const(2)
         return Region(buffer, ((warp, one), (lane, one), (j, one), (zero, two), (zero, two)))
 
     def seen(self, step: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The scores with scale and mask applied; minus infinity past the last key."""
+        """Statements that apply scale and mask to the scores of a step; scores past the last key become minus infinity."""
         rows, keys, exact = self.rows, self.rows.keys, prove(equal(self.rows.keys % self.each, 0))
 
         def one(j: Expr, r: Expr, c: Expr) -> Stmt:
@@ -342,7 +342,8 @@ class AttentionTiles:
         return unrolled("k", steps, lambda k: unrolled("d", self.wide, lambda d: fragment(k, d)))
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        """The divisions by the total, and the stores of the results."""
+        """The end of a block: sums of probabilities are added across the four lanes of a row, and results are divided
+        by them and stored."""
         one, rows = const(1), self.rows
 
         def summed(r: Expr) -> Stmt:

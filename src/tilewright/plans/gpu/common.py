@@ -24,13 +24,13 @@ def traffic_cost(structure: Structure, target: Target, times: float = 1.0) -> Co
 
 
 def candidate(structure: Structure, target: Target, times: float = 1.0, **knobs: int) -> Candidate:
-    """A setting whose estimate is `times` times the traffic of the parameters."""
+    """A candidate with `knobs` whose estimate is the time to move all parameters `times` times."""
     return Candidate(tuple(knobs.items()), traffic_cost(structure, target, times))
 
 
 def inline(s: Schedule, structure: Structure, stage: Stage) -> bool:
-    """Inline a stage into its readers. Returns False if it stays: an output, or a stage that `compute_inline`
-    refuses."""
+    """Inline a pointwise stage into its readers. Returns False if that is not possible: for outputs, reductions, and
+    what `compute_inline` refuses."""
     if stage.role != "spatial" or structure.is_output(stage):
         return False
     try:

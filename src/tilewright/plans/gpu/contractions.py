@@ -99,7 +99,8 @@ def _factor(e: Expr, sums: Buffer) -> Factor | None:
 
 
 def _along(value: Expr) -> Var | None:
-    """The variable that is the last index of a value's loads, alone or with a constant added; None if there is none."""
+    """The iterator along which the loads in `value` are contiguous: alone, or with an offset, the last index of all of
+    them. None if there is no such iterator."""
     last = {x.indices[-1] for x in loads(value) if x.indices and x.dtype is value.dtype}
     if len(last) != 1:
         return None

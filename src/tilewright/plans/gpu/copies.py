@@ -65,8 +65,8 @@ class Copier:
     stages: int
 
     def copied(self, side: Side, whole: Expr, stage: Expr) -> Stmt:
-        """The loops that fill a tile of a stage with the step `whole` of the depth: eight neighbouring threads copy the
-        eight lines of a core matrix or, if elements are copied one by one, adjacent elements."""
+        """Loops in which all threads of a block copy step number `whole` of the depth into the tile `stage`. Eight
+        neighbouring threads copy the eight lines of a core matrix or, element by element, adjacent elements."""
         total = side.count * side.deep // side.moving.width
         rounds = max(1, ceil(total / self.threads))
 
@@ -85,7 +85,7 @@ class Copier:
         return self.by_threads(bring)
 
     def rounds(self, count: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """A loop over the `count` copies of a thread, partly unrolled: full unrolling would take registers for
+        """A loop of `count` rounds around `body(round)`, partly unrolled: full unrolling would take registers for
         addresses."""
         each = gcd(count, UNROLLED)
         if each == count:
@@ -94,13 +94,13 @@ class Copier:
         return For(turn, const(count // each), self.unrolled("q", each, lambda q: body(turn * each + q)))
 
     def unrolled(self, name: str, extent: int, body: Callable[[Expr], Stmt]) -> Stmt:
-        """An unrolled loop."""
+        """An unrolled loop of `extent` iterations around `body(variable)`."""
         var = self.new(name)
         return For(var, const(extent), body(var), "unrolled")
 
     def assigned(self, side: Side, e: Expr) -> tuple[Expr, Expr, int, int]:
-        """The first (line, depth) in the tile of copy number `e`, each in units of a copy, and the sizes of these
-        units."""
+        """The place in the tile that copy number `e` fills, as (line, depth, lines per unit, elements of depth per
+        unit); line and depth are counted in these units."""
         moving, depth = side.moving, side.deep
         width = moving.width
         if moving.across:
@@ -114,8 +114,8 @@ class Copier:
         return e % side.count, e // side.count, 1, 1
 
     def moved(self, side: Side, source: tuple[Var, Var], target: tuple[Expr, Expr], stage: Expr) -> Stmt:
-        """Emit a copy of elements of a factor to shared memory, or of zeros outside of the factor. `source` and
-        `target` are (line, depth) in the factor and in the tile, in units of a copy."""
+        """The statement of one copy into the tile `stage`, at `target`, from `source` of the factor, both (line, depth)
+        in units of a copy; zeros are stored where `source` is outside of the factor."""
         width, across = side.moving.width, side.moving.across
         zero, buffer = const(0, side.shared.buffer.dtype), side.shared.buffer
         line, deep = (target[0] * width, target[1]) if across else (target[0], target[1] * width)
@@ -135,7 +135,8 @@ class Copier:
         return _under(inside, stored, cleared)
 
     def moved_one(self, side: Side, source: tuple[Var, Var], place: tuple[Expr, ...], inside: Expr) -> Stmt:
-        """Emit the copy of a single element, asynchronous if possible."""
+        """The statement that copies one element to `place`, or zero where `inside` is false; asynchronously if the
+        description allows it."""
         buffer = side.shared.buffer
         value, zero = side.value(*source, const(0)), const(0, buffer.dtype)
         pair = loaded(value) if self.stages > 1 and side.moving.under_way else None
@@ -148,7 +149,8 @@ class Copier:
         return _under(all_of([inside, condition]), copy, Store(buffer, place, zero))
 
     def moved_async(self, read: Expr, place: tuple[Expr, ...], first: Expr, side: Side, cleared: Stmt) -> Stmt:
-        """Emit an asynchronous copy of 16 bytes, from one of several arrays if the value is a select."""
+        """The asynchronous copy of 16 bytes, beginning with the load `read`, to `place`. A select of several arrays
+        becomes branches, one copy in each."""
         if isinstance(read, Op):
             assert read.name == "select", read
             condition, then, otherwise = read.args
@@ -166,7 +168,8 @@ class Copier:
         return Intrinsic(COPY_ASYNC[side.shared.buffer.dtype].name, (to,), (from_,))
 
     def within(self, side: Side, line: Expr, deep: Expr) -> Iterator[Expr]:
-        """The conditions that elements are inside of the factor, without those that always hold."""
+        """The conditions under which (`line`, `deep`), in units of a copy, is inside of the factor, without those that
+        always hold."""
         width, across = side.moving.width, side.moving.across
         known, depth = as_int(side.limit), as_int(side.depth)
         if known is None or known % side.count:

@@ -71,7 +71,8 @@ def nest_of(func: PrimFunc, nest: Stmt, threads: int, names: set[str]) -> Stmt:
 
 
 def places_of(element: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """The index in each dimension of the element with number `element` in row-major order."""
+    """The index in each dimension of element number `element` of an array with `extents`, in row-major order: for
+    extents (2, 3), element 4 is at (1, 1)."""
     results: list[Expr] = []
     inside: Expr = const(1)
     for k, extent in reversed(list(enumerate(extents))):

@@ -36,7 +36,7 @@ def _apply(s: Schedule, structure: Structure, candidate: Candidate, _target: Tar
 
 
 def cheap(structure: Structure, stage: Stage) -> bool:
-    """Whether inlining a stage costs little: its elements are read at most `REPEATED` times in the mean, or are mere
+    """Whether inlining a stage recomputes little: its elements are read at most `REPEATED` times on average, or it only
     copies."""
     if stage.origin is not None and (stage.origin.op in COPIES or stage.origin.stage in COPIES):
         return True

@@ -79,7 +79,8 @@ class Product:
     def side(
         self, name: str, f: Factor, lines: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int
     ) -> tuple[Side, Shared]:
-        """(description of a factor's copies, layout of its tiles)."""
+        """For the factor `f` whose tile has `count` of its `lines`, from `first` on, and which ends at `limit`: (the
+        description of its copies, the layout of its tiles in shared memory)."""
         moving = moving_of(f, lines, self.c)
         shape = shape_of(f.dtype, self.stages, count, self.tile.depth, moving.across)
         shared = Shared(self.buffer(name, "shared", shape, f.dtype), moving.across)
@@ -111,7 +112,7 @@ class Product:
         return body
 
     def steps(self) -> list[Stmt]:
-        """The loops over steps with copies and products one after the other."""
+        """The loop over the depth, in which each step copies two tiles and then multiplies them."""
         step = self.new("step")
         zero = const(0)
         return [For(step, self.count, seq([*self.copies(step, zero), self.by_threads(partial(self.multiplied, zero))]))]
@@ -134,16 +135,16 @@ class Product:
 
     @property
     def count(self) -> Expr:
-        """The number of steps of depth of a block."""
+        """The number of steps of the loop over the depth that each block makes."""
         return ceil_div(self.k, self.tile.depth) // self.splits
 
     @property
     def split(self) -> Expr:
-        """The number of the part of the depth that a block sums."""
+        """The part of the depth that a block sums, as its number, where several blocks share one tile of the result."""
         return self.z % self.splits
 
     def partial_sums(self) -> Buffer:
-        """The buffer for the sums of each part of the depth."""
+        """A new buffer for the sums of each part of the depth, to be added by another kernel."""
         shape = (const(self.splits), *self.c.result.buffer.shape)
         return Buffer(self.new("partial").name, self.c.result.buffer.dtype, shape)
 
@@ -173,14 +174,15 @@ class Product:
     # Copies to shared memory
 
     def copies(self, step: Expr, stage: Expr) -> list[Stmt]:
-        """The loops that copy both tiles of a stage."""
+        """The statements that copy both factors' tiles of `step` into the shared memory of `stage`."""
         whole = self.split * self.count + step
         if self.by_tiles:
             return [self.by_threads(partial(self.tile_copies, whole, stage))]
         return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
 
     def tile_copies(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The copies of both tiles, which the first thread starts."""
+        """The copies of both factors' whole tiles, by the tensor memory accelerator: the block's first thread starts
+        them."""
         c, tile = self.c, self.tile
         sides = (
             (c.a, c.rows, self.m, self.y * tile.rows, tile.rows, self.a_lines),
@@ -192,7 +194,8 @@ class Product:
         self, whole: Expr, stage: Expr, f: Factor, own: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int,
         lines: Lines,
     ) -> Stmt:  # fmt: skip
-        """The asynchronous copy of a factor's whole tile."""
+        """The instruction that copies the tile `whole` of a factor `f` asynchronously to `lines`; from line `first` on,
+        cut off at `limit`."""
         known = as_int(limit)
         there = const(count) if known is not None and known % count == 0 else minimum(limit - first, count)
         places = self.at(self.c.batch, self.z // self.splits) | {it.var: const(0) for it in (*own, *self.c.depth)}
@@ -209,7 +212,8 @@ class Product:
         return Intrinsic(COPY_TILE[f.dtype, count].name, (lines.whole(stage),), (source,))
 
     def value(self, f: Factor, own: tuple[BlockIter, ...], moving: Moving, line: Expr, deep: Expr, lane: Expr) -> Expr:
-        """The element `lane` of a factor's copy at a line and a depth, both in units of a copy."""
+        """Element `lane` of the copy of factor `f` at (`line`, `deep`), in units of a copy, as an expression over the
+        factor's arrays."""
         width = moving.width
         lines, depth = list(own), list(self.c.depth)
         grouped = (lines if moving.across else depth) if width > 1 else []
@@ -221,13 +225,13 @@ class Product:
         return substitute(f.value, places)
 
     def at(self, iters: Sequence[BlockIter], number: Expr) -> dict[Var, Expr]:
-        """The value of each iterator at point `number` in the row-major order of `iters`."""
+        """Iterator -> its value at the point with this number, in the row-major order of `iters`."""
         return dict(zip((it.var for it in iters), places_of(number, [it.extent for it in iters]), strict=True))
 
     # Products
 
     def multiplied(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The products of one step's tiles."""
+        """The statements that multiply the tiles in `stage` and add the products to a warp's sums."""
         return (self.together if self.tile.together else self.by_warp)(stage, warp, lane)
 
     def by_warp(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
@@ -269,14 +273,16 @@ class Product:
         return self.copier.unrolled("i", tile.high, fragments) if tile.high > 1 else fragments(const(0))
 
     def own(self, warp: Expr, lane: Expr, i: Expr, j: tuple[Expr, Expr], two: Expr) -> Region:
-        """The region of a thread's sums in fragment `i` of rows and some fragments of columns."""
+        """The part of the sums in registers that a thread holds for fragment `i` of rows and the fragments `j` of
+        columns, as operand of an instruction."""
         one, zero = const(1), const(0)
         return Region(self.sums, ((warp, one), (lane, one), (i, one), j, (zero, two), (zero, two)))
 
     # Results
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        """The stores of all results, two at once if results and all other operands are contiguous."""
+        """The statements that store a thread's results; two neighbours at once if the results and all operands of an
+        epilogue are contiguous."""
         tile, width = self.tile, self.neighbours
         known_m, known_n = as_int(self.m), as_int(self.n)
         first = self.new("n")
@@ -306,7 +312,8 @@ class Product:
 
     @property
     def neighbours(self) -> int:
-        """How many of a thread's two neighbouring results are stored at once: 1 or 2."""
+        """How many neighbouring results of a row a thread stores at once: 2, or 1 if they or an epilogue's operands are
+        not contiguous."""
         own = [it for it in self.c.columns if as_int(it.extent) != 1]
         index = self.c.result.indices[-1]
         if len(own) != 1 or index is not own[0].var or (as_int(self.n) or 1) % PAIR:
@@ -316,7 +323,8 @@ class Product:
         return PAIR if neighbours(self.epilogue) % PAIR == 0 else 1
 
     def result(self, total: Expr, m: Expr, n: Expr) -> Stmt:
-        """The store of one sum, or of its epilogue."""
+        """The store of `total`, the sum at row `m` and column `n`: as it is, after the epilogue, or to the partial
+        sums."""
         c = self.c
         own = self.at(c.batch, self.z // self.splits) | self.at(c.rows, m) | self.at(c.columns, n)
         if self.partial is not None:

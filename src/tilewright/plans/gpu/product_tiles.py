@@ -43,7 +43,7 @@ class Tile:
 
     @property
     def high(self) -> int:
-        """The number of fragments of 16 rows in a warp."""
+        """The number of fragments of 16 rows that a warp computes."""
         return self.rows // (16 * self.row_warps)
 
     @property
@@ -52,13 +52,13 @@ class Tile:
         return self.columns // (8 * self.column_warps)
 
     def row(self, warp: Expr, i: Expr) -> Expr:
-        """The number, in units of 16 rows, of a warp's fragment `i`."""
+        """The number, counted in 16 rows of the block's tile, of fragment `i` of a warp."""
         if self.together:
             return (warp // (4 * self.column_warps) * self.high + i) * 4 + warp % 4
         return warp // self.column_warps * self.high + i
 
     def column(self, warp: Expr) -> Expr:
-        """The number, in units of 8 columns, of a warp's first fragment."""
+        """The number, counted in 8 columns of the block's tile, of a warp's first fragment."""
         return (warp // 4 if self.together else warp) % self.column_warps * self.wide
 
 
@@ -84,8 +84,8 @@ class Shared:
     def region(
         self, stage: Expr, first: Expr, count: int, within: Expr, lines: int, group: Expr, groups: int
     ) -> Region:
-        """A part of a tile: in each of `count` groups of eight lines, from group `first` on, `lines` lines from
-        `within` on; with `groups` groups of depth from `group` on."""
+        """The operand of an instruction in a tile: in each of `count` groups of eight lines from group `first` on,
+        `lines` lines from `within` on; along the depth `groups` groups (of 16 bytes) from `group` on."""
         one, eights, own = const(1), (first, const(count)), (within, const(lines))
         deep = (group, const(groups))
         if self.across:
@@ -95,7 +95,8 @@ class Shared:
 
 
 def shape_of(t: DType, stages: int, lines: int, depth: int, across: bool) -> tuple[int, ...]:
-    """The shape of a `Shared` buffer with tiles of `lines` x `depth`."""
+    """The shape of a `Shared` buffer for `stages` tiles of `lines` x `depth` elements of type `t`; `across`: elements
+    are contiguous along the lines."""
     if across:
         return stages, lines // 8, depth // 8, 8, 8
     each = group_of(t)
@@ -113,8 +114,8 @@ class Moving:
 
 
 def moving_of(f: Factor, lines: tuple[BlockIter, ...], c: Contraction) -> Moving:
-    """16 bytes at once if a factor is a load whose elements are contiguous along its depth or, for 16-bit types, along
-    its lines, at aligned addresses; else one element at once."""
+    """How factor `f`, whose lines are the iterators `lines`, is copied: in units of 16 bytes if it is a load that is
+    contiguous and aligned along its depth or, for 16-bit types, along its lines; else element by element."""
     width = COPY_BYTES // f.dtype.itemsize
     if _follows(f, c.depth[-1], width):
         return Moving(width)
@@ -134,8 +135,8 @@ def loaded(value: Expr) -> tuple[Expr, Load] | None:
 
 
 def _follows(f: Factor, it: BlockIter, width: int) -> bool:
-    """Whether a factor's elements are contiguous along an iterator, in whole groups of `width`, each of which is
-    entirely inside or outside of the condition (as beside a padded map)."""
+    """Whether the elements of factor `f` are contiguous along iterator `it` in aligned groups of `width`, each of which
+    is wholly inside or wholly outside of the load's condition (such as padding of a map)."""
     extent, pair = as_int(it.extent), loaded(f.value)
     if pair is None or not pair[1].indices or extent is None or extent % width:
         return False
@@ -158,7 +159,8 @@ class Lines:
     buffer: Buffer
 
     def region(self, stage: Expr, first: Expr, count: int, within: Expr, lines: int) -> Region:
-        """In each of `count` groups of eight lines, from group `first` on, `lines` lines from `within` on."""
+        """The operand of an instruction in a tile: in each of `count` groups of eight lines from group `first` on,
+        `lines` lines from `within` on, with all of the depth."""
         one, zero, each = const(1), const(0), group_of(self.buffer.dtype)
         deep = ((zero, const(STEP // COPY_BYTES)), (zero, const(each)))
         return Region(self.buffer, ((stage, one), (first, const(count)), (within, const(lines)), *deep))
@@ -170,7 +172,7 @@ class Lines:
 
 
 def lines_shape(t: DType, stages: int, lines: int) -> tuple[int, ...]:
-    """The shape of a `Lines` buffer."""
+    """The shape of a `Lines` buffer for `stages` tiles of `lines` lines."""
     return stages, lines // 8, 8, STEP // COPY_BYTES, group_of(t)
 
 

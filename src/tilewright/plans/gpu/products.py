@@ -71,8 +71,8 @@ def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
 
 
 def added(c: Contraction, nest: Stmt, partial: Buffer) -> Stmt:
-    """The nest of a product's epilogue, or of the product itself, with the sum over `partial`, the sums of all parts of
-    the depth, in place of the product's sums."""
+    """The nest that adds the sums in `partial`, one of each part of the depth, in place of the single sum that `nest`
+    (the product, or its epilogue) computes or reads."""
     while isinstance(nest, For):
         nest = nest.body
     assert isinstance(nest, Block) and isinstance(nest.body, Store)
@@ -119,7 +119,7 @@ def epilogue_of(c: Contraction, nest: Stmt, func: PrimFunc) -> Block | None:
 
 
 def _read_by(func: PrimFunc, but: set[str]) -> set[Buffer]:
-    """The buffers that blocks other than those named `but` read."""
+    """The buffers that blocks of a function read, without the blocks named in `but`."""
     results: set[Buffer] = set()
     for s in walk(func.body):
         if isinstance(s, Block) and s.name not in but:
@@ -130,16 +130,17 @@ def _read_by(func: PrimFunc, but: set[str]) -> set[Buffer]:
 
 
 def _splits(c: Contraction, depth: int) -> list[int]:
-    """The numbers of parts into which the depth may be split, with equally many steps each, at least two. If a size is
-    a symbol, there is one part only, since there may be many tiles, and much memory for all parts."""
+    """The numbers of parts into which the depth may be split among blocks: all have equally many steps of `depth`
+    elements, at least two. With symbolic sizes only 1, since tiles may be many, and the sums of all parts take memory.
+    """
     sizes = (as_int(extent_of(x)) for x in (c.rows, c.columns, c.batch))
     steps = None if None in sizes else steps_of(c, depth)
     return [s for s in SPLITS if s == 1 or (steps is not None and steps % s == 0 and steps // s >= 2)]
 
 
 def stages_of(c: Contraction, depth: int, splits: int = 1) -> int:
-    """How many tiles of each factor are used in turns: several if copies are asynchronous, but not more than a block
-    has steps."""
+    """The number of tiles of each factor in shared memory, used in turns: 1 without asynchronous copies, else several,
+    but not more than a block has steps."""
     whole = steps_of(c, depth)
     steps = None if whole is None else whole // splits
     wide = any(moving_of(f, lines, c).under_way for f, lines in ((c.a, c.rows), (c.b, c.columns)))
@@ -166,8 +167,8 @@ def _fits(structure: Structure, target: Target) -> bool:
 
 
 def _candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """The settings, with estimates by the products and the reads of the busiest multiprocessor, and by how many blocks
-    it holds at once, of which one multiplies while another begins or ends."""
+    """The candidates, cheapest first: by the products and memory reads of the busiest multiprocessor, and by how many
+    blocks it holds at once, since one multiplies while another begins or ends."""
     c, gpu = _anchor(structure), target.gpu
     assert c is not None and gpu is not None
     wide = WIDE_TILES if any(unit.a is c.dtype for unit in gpu.wide) else ()
@@ -184,7 +185,8 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
 def _candidate(
     c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: int, splits: int
 ) -> Candidate | None:
-    """A setting with its estimate; None if not even one block fits a multiprocessor."""
+    """The candidate with these sizes and its estimate; None if a multiprocessor's registers and shared memory do not
+    hold even one block."""
     m, n, k, batch = (number(extent_of(x), SYMBOL) for x in (c.rows, c.columns, c.depth, c.batch))
     rows, columns, row_warps, column_warps = tile
     blocks = ceil(m / rows) * ceil(n / columns) * max(1, batch) * splits
@@ -236,7 +238,8 @@ def _apply(s: Schedule, structure: Structure, candidate: Candidate, _target: Tar
 
 
 def _added(structure: Structure, candidate: Candidate, _target: Target) -> tuple[Added, ...]:
-    """The work that the kernel which adds parts of sums adds: threads of its last block without an element."""
+    """The excess work of the kernel that adds the parts of a split depth: threads of its last block that have no
+    element."""
     if candidate.knob("splits") == 1:
         return ()
     return tuple(Added(s.name, "whole tiles", -(-points(s.block) // THREADS) * THREADS) for s in structure.stages)

@@ -49,7 +49,8 @@ class Rows:
 
 
 def rows_of(blocks: Sequence[Block]) -> Rows | None:
-    """The blocks as stages over rows; None if they are not such."""
+    """The stages of `blocks` with each iterator labelled as a row or a column dimension, as the first reduction has
+    them; None if they have no such common rows, or index with more than iterators."""
     first = next((b for b in blocks if b.is_reduction), None)
     if first is None or any(not isinstance(b.body, Store) for b in blocks):
         return None
@@ -76,7 +77,9 @@ def rows_of(blocks: Sequence[Block]) -> Rows | None:
 
 
 def _spread(blocks: Sequence[Block], labels: dict[Var, Label], extents: Mapping[Label, Expr]) -> bool:
-    """Propagate labels through buffers from block to block; False if there is a contradiction."""
+    """Label the iterators that index a dimension of a buffer as others do, until nothing changes: in `y[i, j] = x[i,
+    j]`, `i` gets the label of dimension 0. `labels` is extended; False if an iterator would get two labels or another
+    extent."""
     written = {b.body.buffer: b for b in blocks if isinstance(b.body, Store)}
     dims: dict[tuple[Buffer, int], Label] = {}
     own = {it.var: it.extent for b in blocks for it in b.iters}
@@ -100,9 +103,9 @@ def _spread(blocks: Sequence[Block], labels: dict[Var, Label], extents: Mapping[
 
 
 def _assumed(blocks: Sequence[Block], labels: Mapping[Var, Label], extents: Mapping[Label, Expr]) -> dict[Var, Label]:
-    """Labels for the first block with an unlabelled iterator that no buffer connects with labelled ones: the labels
-    that the block lacks, in order, if extents are equal. They are an assumption, which `_spread` checks for
-    contradictions."""
+    """Labels for the first block with iterators that remain unlabelled, whose accesses do not decide them: the labels
+    that the block lacks, in order, if extents are equal. `_spread` then checks them for contradictions. {} if there is
+    no such block."""
     for b in blocks:
         iters = [it for it in b.iters if as_int(it.extent) != 1]
         open_ = [it for it in iters if it.var not in labels]
@@ -114,7 +117,7 @@ def _assumed(blocks: Sequence[Block], labels: Mapping[Var, Label], extents: Mapp
 
 
 def _accesses(blocks: Sequence[Block], written: Mapping[Buffer, Block]) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
-    """All accesses to buffers that the blocks write."""
+    """(buffer, indices) of each store of the blocks, and of each load of a buffer in `written`."""
     for b in blocks:
         assert isinstance(b.body, Store)
         yield b.body.buffer, b.body.indices

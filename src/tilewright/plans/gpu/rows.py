@@ -84,7 +84,8 @@ class _Builder:
         return Var(name)
 
     def buffer(self, name: str, t: DType, *shape: int, scope: str = "local") -> Buffer:
-        """A buffer in registers with this shape for each thread or, of another scope, one that threads share."""
+        """A new buffer: in registers (scope "local") with `shape` for each thread, or of another scope with `shape` for
+        the block."""
         own = (self.warps, WARP) if scope == "local" else ()
         result = Buffer(self.new(name).name, t, tuple(map(const, (*own, *shape))), scope)  # type: ignore[arg-type]
         self.buffers.append(result)
@@ -105,8 +106,8 @@ class _Builder:
         return [self.elements(stage) if stage.columns else self.of_rows(stage)]
 
     def by_threads(self, body: Callable[[Expr, Expr, Expr, Expr], Stmt], *, whole: bool = False) -> Stmt:
-        """Loops over all threads around `body(warp, lane, row, number of the thread in the row)`. Rows past the last
-        are skipped unless `whole`."""
+        """Loops over all threads of a block around `body(warp, lane, row, number of the thread within the row)`.
+        Threads of rows past the last do nothing, unless `whole`."""
         warp, lane, row, own = (self.new(n) for n in ("warp", "lane", "row", "own"))
         share, known = self.warps // self.each, as_int(self.count)
         at = self.block if share == 1 else self.block * share + warp // self.each
@@ -119,7 +120,8 @@ class _Builder:
         return For(warp, const(self.warps), inner, "thread", "threadIdx.y")
 
     def elements_of(self, own: Expr, body: Callable[[Expr, Expr, Expr], Stmt], kind: str) -> Stmt:
-        """Loops over the elements of a thread around `body(group, element in the group, column)`."""
+        """Loops over a row's elements that thread number `own` of the row has, around `body(part, element in the
+        vector, column)`. The innermost loop has this `kind`."""
         part, v = self.new("part"), self.new("v")
         group = self.new("group")
         column = group if self.width == 1 else group * self.width + v
@@ -132,7 +134,7 @@ class _Builder:
         return For(part, const(self.parts), inner, "unrolled")
 
     def places(self, stage: RowStage, row: Expr, column: Expr | None) -> dict[Var, Expr]:
-        """The values of a stage's iterators at a row and a column."""
+        """Iterator of `stage` -> its value at this row and column."""
         rows = dict(enumerate(places_of(row, self.rows.rows)))
         extents = list(self.rows.columns)
         columns: dict[int, Expr] = {}
@@ -144,7 +146,8 @@ class _Builder:
         return where
 
     def value(self, e: Expr, places: Mapping[Var, Expr], warp: Expr, lane: Expr, part: Expr, v: Expr) -> Expr:
-        """`e` with iterators replaced by `places`, and with loads of earlier stages' results from registers."""
+        """The expression `e` of a stage at `places`, where loads of earlier results become reads of the thread's
+        registers (`part`, `v`)."""
 
         def on(x: Expr) -> Expr | None:
             if not isinstance(x, Load) or x.buffer not in self.held:
@@ -200,7 +203,7 @@ class _Builder:
         return result
 
     def written(self, stage: RowStage, places: Mapping[Var, Expr], mine: Expr, value: Expr) -> list[Stmt]:
-        """The store of a row's value by the row's first thread, if the stage is an output."""
+        """The store of `value`, one per row, by the row's first thread (`mine` 0); [] if the stage is no output."""
         store = stage.store
         if not self.is_output(store.buffer):
             return []
@@ -244,7 +247,8 @@ class _Builder:
         return steps
 
     def of_warps(self, operator: str, t: DType, lanes_of: Buffer, total: Buffer, least: Expr) -> list[Stmt]:
-        """Statements that combine the results of a block's warps."""
+        """Statements that combine by `operator` the values `lanes_of` of a block's warps into `total`, which every
+        thread gets; `least` is the operator's neutral element."""
         shared = self.buffer(f"{total.name}_warps", t, self.warps, scope="shared")
 
         def shown(warp: Expr, lane: Expr, _row: Expr, _mine: Expr) -> Stmt:
@@ -304,7 +308,7 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _contiguous(rows: Rows) -> bool:
-    """Whether the last column iterator is the last index of all column-wise accesses."""
+    """Whether all stores of values per column have the last column dimension as their last index."""
     last = ("column", len(rows.columns) - 1)
     for s in rows.stages:
         if s.columns and not s.operator:

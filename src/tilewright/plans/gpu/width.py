@@ -31,7 +31,7 @@ def neighbours(block: Block) -> int:
 
 
 def _along(indices: tuple[Expr, ...], var: Var) -> bool:
-    """Whether an access is contiguous or constant as `var` grows."""
+    """Whether an access at `indices` is contiguous or constant as `var` grows."""
     return all(var not in variables(i) for i in indices[:-1]) and (
         not indices or var not in variables(indices[-1]) or indices[-1] is var
     )

@@ -12,9 +12,9 @@ from tilewright.schedule.schedule import Schedule
 def tile_contraction(
     s: Schedule, anchor: Stage, block: BlockRef, order: Sequence[LoopRef]
 ) -> tuple[BlockRef, Sequence[LoopRef], tuple[LoopRef, LoopRef, LoopRef]]:
-    """Compute a contraction inside the loops `order` of its result, a register tile of spatial loops (images, panel,
-    ..., row, lane) in the loops of the reduction. Returns the block of the initial values, the loops of the reduction,
-    and those of the tile: rows, vectors, lanes."""
+    """Compute the contraction `block` in registers, inside the loops `order` of its result: the reduction outside, a
+    tile of (row, panels, lane) inside. Returns (the block that sets the sums to zero, the loops of the reduction, the
+    loops of the tile)."""
     s.compute_at(block, order[-1])
     s.set_scope(block, "local")
     own = s.loops(block)[len(order) :]
@@ -25,7 +25,8 @@ def tile_contraction(
 
 
 def unroll_tiles(s: Schedule, stages: Iterable[BlockRef], depth: int) -> None:
-    """Unroll the loops over rows and vectors of stages inside of `depth` outer loops."""
+    """For each stage, whose innermost three loops form its register tile inside of `depth` outer loops, vectorise the
+    innermost one and unroll the others."""
     for stage in stages:
         *enclosing, vector = s.loops(stage)[depth:][-3:]
         for loop in enclosing:

@@ -31,7 +31,8 @@ def contiguous_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage,
 
 
 def read_contiguous(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
-    """Split a copy of NCHW lines into a copy to tiles in registers and one from these tiles; returns both blocks."""
+    """Let a copy into blocked `strip` first read NCHW lines, as they lie, into a tile in registers. Returns (the block
+    that reads the lines, the block that writes the strip from the tile)."""
     copy = s.cache_write(strip, "local")
     s.transform_layout(strip, lambda *at: (*at[:-2], at[-1], at[-2]), _written(s, strip))
     return strip, copy

@@ -49,7 +49,7 @@ def packed_operand(anchor: Stage) -> Load | None:
 
 
 def weight_iters(anchor: Stage) -> tuple[BlockIter, ...]:
-    """All spatial iterators that index the packed operand."""
+    """The spatial iterators of a contraction that index its packed weights."""
     weights = packed_operand(anchor)
     assert weights is not None
     return uses(weights, anchor.spatial)
@@ -67,7 +67,8 @@ def row_iter(anchor: Stage) -> BlockIter | None:
 def schedule_prologue(
     s: Schedule, structure: Structure, prologue: tuple[Stage, ...], target: Target, *, parallel: bool = True
 ) -> None:
-    """Compute padding and pointwise work on the input once, before the main loops; only its last stage has a buffer."""
+    """Compute all stages before the main loops once: the last one of `prologue` into its buffer, in vectors and, if
+    `parallel`, by threads; the others are inlined into it."""
     if not prologue:
         return
     inline_all(s, structure, prologue[:-1])
@@ -76,7 +77,7 @@ def schedule_prologue(
 
 
 def unroll_tile(s: Schedule, block: BlockRef, count: int) -> None:
-    """Schedule the innermost `count` loops: the last vectorized, the others unrolled."""
+    """Vectorise the innermost loop of `block` and unroll the `count` - 1 loops around it."""
     loops = s.loops(block)[-count:] if count else []
     for loop in loops[:-1]:
         s.unroll(loop)

@@ -36,7 +36,8 @@ MAX_OPERATIONS = 8
 
 
 def steps(index: Expr, var: Var) -> int | None:
-    """By how much an index grows when `var` grows by one; None if that is not constant."""
+    """The stride of an index expression in `var`, by which it grows when `var` grows by one: 4 for `4*i + j` and `i`.
+    None if it is not constant."""
     if var not in variables(index):
         return 0
     form = linear(index)
@@ -45,8 +46,8 @@ def steps(index: Expr, var: Var) -> int | None:
 
 
 def lane_stride(stage: Stage, var: Var) -> int | None:
-    """The largest stride, in elements, of the stage's loads when `var` grows by one, if it occurs in their last indices
-    only; else None."""
+    """The largest stride, in elements, of the stage's loads along `var`, which occurs in last indices only (1:
+    contiguous); None if it occurs in others, or is not linear."""
     largest = 0
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
@@ -67,9 +68,9 @@ def is_window(stage: Stage) -> bool:
 
 
 def partial_vectors(length: int, lanes: int, *, outer: bool = False) -> int:
-    """The number of vectors of partial results for a reduction over `length` elements. `outer`: it is part of a longer
-    one; then a short piece has a partial result for each element, which needs no loop, and waits only for the addition
-    of the previous piece."""
+    """The number of vectors of partial results with which a sum over `length` elements is computed. With `outer` loops
+    of the reduction around it, a short run of elements has a partial result for each element, so that it needs no loop.
+    """
     if outer and length <= 8 * lanes:
         return -(-length // lanes)
     vectors = length // lanes
@@ -89,8 +90,8 @@ def joined(s: Schedule, stage: Stage, reduce: list[LoopRef]) -> list[LoopRef]:
 
 
 def _continue(stage: Stage, outer: Var, inner: Var) -> bool:
-    """Whether one step of `outer` equals the whole range of `inner` in all loads: they are whole neighbouring
-    dimensions."""
+    """Whether loops `outer` and `inner` of a reduction may be fused: in all loads they index the last two dimensions,
+    and `inner` covers its dimension entirely."""
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
             for load in loads(stmt.value):
@@ -116,8 +117,9 @@ def reduce_lanes(
     *,
     short: bool = False,
 ) -> None:
-    """Reduce along a contiguous dimension into `vectors` vectors of partial results (None: a default). `row`: a loop
-    over rows whose lanes are folded together. `short`: a few steps are unrolled."""
+    """Vectorise a reduction along a contiguous dimension, with `vectors` vectors of partial results (None: a default),
+    which are folded at the end. `row` is a loop over rows whose folds are done together; `short`: few steps are
+    unrolled."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)
@@ -162,7 +164,8 @@ def reduce_lanes(
 
 
 def fold_lanes(s: Schedule, block: BlockRef, lane: LoopRef) -> None:
-    """Fold adjacent partial results: in vectors, but one by one for reducers that the user defined."""
+    """Vectorise the loop `lane` that folds partial results into one; the reducers of users are folded element by
+    element."""
     entry = s.get(block)
     if isinstance(entry, Block) and reduction_update(entry) is not None:
         s.vectorize(lane)
@@ -171,8 +174,8 @@ def fold_lanes(s: Schedule, block: BlockRef, lane: LoopRef) -> None:
 def reduce_columns(
     s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int, together: int
 ) -> None:
-    """Reduce with the results contiguous in vectors; `together` steps of the innermost reduction are done at once if
-    the results are too many for registers."""
+    """Vectorise a reduction across rows, where the results are contiguous along `lane`: if the results do not fit
+    registers, `together` steps of the innermost reduction are added to a vector of them at once."""
     width = extent(s, lane)
     if (width is not None and width <= 8 * lanes) or together <= 1:
         s.reorder(*reduce, lane)

@@ -88,8 +88,9 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
 
 
 def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:
-    """The axes of tiles of `lanes` x `lanes`, of which at least `rows` rows are used; `whole`: `lanes` is a whole
-    vector."""
+    """The axes of a transposition in tiles of `lanes` x `lanes`, of which at least `rows` rows are used, if the stage
+    is one; else None. Unless `whole`, tiles are narrower than a vector, and only loads with long strides are
+    transposed."""
     store = stage.body
     assert isinstance(store, Store)
     iters = {it.var.name: it for it in stage.iters if sizes[it.var.name] != 1}
@@ -116,12 +117,12 @@ def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: i
 
 
 def _follows(load: Load, along: Var) -> bool:
-    """Whether a load is contiguous along the destination, or constant along its rows."""
+    """Whether a load has stride 0 or 1 along the iterator `along`, so that it needs no transposition."""
     return _step(load, along) in (0, 1)
 
 
 def _step(load: Load, along: Var) -> int | None:
-    """The stride of a load, in elements, for each step of `along`; None if it is not constant."""
+    """The stride of a load, in elements, along the iterator `along`; None if it is not constant."""
     return steps(flat(load.indices, load.buffer.shape, 0), along)
 
 
@@ -140,8 +141,9 @@ def scattered_loads(s: Schedule, block: BlockRef) -> int:
 
 
 def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
-    """How many cache lines a transposition in registers waits for because the rows of a tile, in source or destination,
-    share sets of the first level of cache."""
+    """The number of cache lines that are evicted before a transposition in registers has used them, since the rows of
+    one tile fall into the same sets of the first-level cache: all lines of a source, or of the destination, whose row
+    pitch does so."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     sizes = {it.var.name: it for it in stage.iters}
@@ -157,16 +159,16 @@ def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target
 
 
 def _share_sets(rows: int, pitch: int, target: Target) -> bool:
-    """Whether `rows` rows, `pitch` bytes apart, exceed the ways of the sets of the first-level cache that their lines
-    fall into."""
+    """Whether `rows` rows at a distance of `pitch` bytes exceed the associativity of the first-level cache: they fall
+    into so few sets that some evict others. Of 4096-byte rows in a cache of 8 ways of 4096 bytes only 8 fit."""
     ways = target.caches.l1_ways
     way = target.l1 // ways
     return pitch > 0 and rows > ways * (way // gcd(pitch, way))
 
 
 def _tiles_separately(stage: Block, axes: TileAxes, target: Target) -> int:
-    """How many tiles along a row may be written together so that their rows do not share sets: those that read one line
-    of the sources, or fewer."""
+    """How many tiles along a row of the destination to write together: a cache line's worth, halved until their rows do
+    not evict one another from the first-level cache."""
     assert isinstance(stage.body, Store)
     tiles = target.caches.line // stage.body.buffer.dtype.itemsize // axes.lanes
     while tiles > 1 and _share_sets(tiles * axes.lanes, _row_pitch(stage, axes.down), target):
@@ -175,7 +177,8 @@ def _tiles_separately(stage: Block, axes: TileAxes, target: Target) -> int:
 
 
 def _row_pitch(stage: Block, down: str) -> int:
-    """The bytes between neighbouring rows of the destination along iterator `down`; 0 if they vary."""
+    """The distance in bytes between rows of the destination, which follow one another along iterator `down`; 0 if it is
+    not constant."""
     assert isinstance(stage.body, Store)
     buffer = stage.body.buffer
     var = next(it.var for it in stage.iters if it.var.name == down)
@@ -183,8 +186,8 @@ def _row_pitch(stage: Block, down: str) -> int:
 
 
 def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
-    """How many vectors of a transposition in registers are stored across two cache lines, because the destination's
-    rows are not aligned to lines and successive vectors are in different rows."""
+    """The number of vectors that a transposition stores across two cache lines, because the pitch of the destination's
+    rows is no multiple of a line."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     buffer, line = stage.body.buffer, target.caches.line
@@ -200,8 +203,8 @@ def split_stores(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -
 def _across(
     load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int, rows: int
 ) -> TileAxes | None:
-    """The axes of a load across the destination's rows: each step of `along` moves it to the next row, and `down`,
-    which is contiguous in it, has at least `rows` elements. None for other loads."""
+    """The axes for transposing `load`, if it is contiguous along an iterator other than `along` (`down`, with at least
+    `rows` elements) and `along` moves it from row to row; None for other loads."""
     holding = [k for k, i in enumerate(load.indices) if along in variables(i)]
     if len(holding) != 1 or linear(load.indices[holding[0]]).coefficient(along) != 1:
         return None
@@ -221,7 +224,8 @@ def _across(
 
 
 def _stays(index: Expr, down: Var, lanes: int) -> bool:
-    """Whether an index is the same for all of an aligned run of `lanes` elements: `c // 16` is."""
+    """Whether `index` does not change within each aligned run of `lanes` values of `down`: `c // 16` does not for 16
+    lanes."""
     if down not in variables(index):
         return True
     tile, inside = Var("tile", lo=0), Var("inside", lo=0)
@@ -332,7 +336,8 @@ def transpose_tiles(
 
 
 def _fill_tile(s: Schedule, block: BlockRef, source: str, enclosing: LoopRef) -> None:
-    """Schedule the read of a tile of a source into registers, inside of a loop."""
+    """Read the tile of `source` that `block` needs into registers, inside the loop `enclosing`, in vectors, with rows
+    unrolled."""
     cache = s.cache_read(block, source, "local")
     s.compute_at(cache, enclosing)
     filling = s.loops(cache)
@@ -347,10 +352,10 @@ def _fill_tile(s: Schedule, block: BlockRef, source: str, enclosing: LoopRef) ->
 
 
 def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> tuple[str, int] | None:
-    """(iterator over short rows of the destination, how many of them make a few cache lines: a divisor of all). If a
-    tile's rows share sets, a line that is written in parts leaves the first level before it is complete, and prefetched
-    lines leave it too; so there the number of rows is at least doubled if that divides, and rows of a line and more are
-    combined too. None if the destination stays in the first level, or no number divides."""
+    """(iterator over rows, how many of them to write together) for a transposition whose destination has rows shorter
+    than a cache line, so that whole lines are written. More rows, where a tile's rows evict one another from the
+    first-level cache, as lines must be complete before they leave it. None if the destination stays in that cache, rows
+    are long enough, or no such number divides the rows."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     buffer, extents = stage.body.buffer, {it.var: as_int(it.extent) for it in stage.iters}
@@ -372,8 +377,8 @@ def _rows_of_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target)
 
 
 def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int | None, target: Target) -> bool:
-    """Whether all `tiles` along a row of the destination are written before the next rows: if they are few, and the
-    rows do not stay in the second level of cache."""
+    """Whether to write all `tiles` along a row of the destination before the next rows: they are few, and the rows do
+    not fit the second level of cache."""
     if tiles is None or not 1 < tiles <= 4 * target.costs.copies.lines_together:
         return False
     stage = s.get(block)
@@ -398,7 +403,8 @@ def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
 
 
 def is_staged(s: Schedule, block: BlockRef, axes: TileAxes) -> bool:
-    """Whether `transpose_staged` can take a transposition: `down` is alone an index of the destination."""
+    """Whether `transpose_staged` supports a transposition: the iterator `down` is by itself an index of the
+    destination."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     return axes.down in [i.name for i in stage.body.indices if isinstance(i, Var)]
@@ -551,7 +557,8 @@ def source_order(s: Schedule, block: BlockRef) -> list[str]:
 
 
 def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> None:
-    """Put the loops of `strip` innermost, split so that boxes stay small; all others are around them, in threads.
+    """Block a transposition: the loops named in `strip` go inside, split so that what they move stays in cache, and all
+    others outside, in threads.
 
     A box covers a few lines in a few rows of the destination. These lines stay in the first level of cache until they
     are full, even if they all fall into the same few sets.
@@ -574,8 +581,8 @@ def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Targ
 
 
 def _box_sides(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> dict[str, int]:
-    """The extents of a box's loops, in the order of `strip`: those along the destination's rows together make some
-    cache lines, the others a few rows."""
+    """The extents to which `transpose_boxes` splits the loops in `strip`: those that move along the destination's rows
+    together cover some cache lines, the others a few rows."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     place, itemsize = flat(stage.body.indices, stage.body.buffer.shape, 0), stage.body.buffer.dtype.itemsize

@@ -37,8 +37,8 @@ STEPS = 4
 
 
 def stages(structure: Structure) -> tuple[Stage | None, Stage, Stage] | None:
-    """(sums of groups of the rows, if offsets are subtracted, else None; products with codes; the sum of these
-    products); None for other functions."""
+    """The stages of a product with coded weights: (sums of groups of each row, needed if codes have offsets, else None;
+    products of groups with codes; the sum of these over all groups). None for other functions."""
     # Names have numbers after them where a function has several versions.
     by_name = {stage.name.rstrip("_0123456789"): stage for stage in structure.stages}
     parts, total = by_name.get("parts"), by_name.get("matmul")
@@ -81,7 +81,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def _decoding(parts: Stage, depth: int) -> float:
-    """The instructions per vector to decode the codes."""
+    """The instructions per vector that decode codes: more if two codes share a byte."""
     codes = [b for b in parts.reads if b.dtype.bits == 8]
     paired = any((as_int(b.shape[1]) or depth) < depth for b in codes)
     return DECODING if paired else BYTES

@@ -150,14 +150,14 @@ def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) 
 
 
 def without_one(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
-    """The row counts without 1 if the number of rows is symbolic (`rows` is None), since one row has a separate
-    version."""
+    """The numbers of rows at which a tile is estimated: `counts`, without 1 if the number of rows is symbolic (`rows`
+    None), as one row has a separate version."""
     return counts if rows is not None else tuple(n for n in counts if n > 1) or (2,)
 
 
 def switches(strip: int, following: int, sharing: int) -> Iterator[tuple[tuple[str, int], ...]]:
-    """The settings of strips and prefetching that a rule chooses, then those without one of them; no estimate compares
-    these."""
+    """Combinations of the knobs `strip`, `ahead` (`following`) and `sharing`, for tuners to try: the values that rules
+    chose, then each with one of them switched off. Estimates do not distinguish them."""
     yield ("strip", strip), ("ahead", following), ("sharing", sharing)
     if strip:
         yield ("strip", 0), ("ahead", following), ("sharing", 0)
@@ -168,13 +168,14 @@ def switches(strip: int, following: int, sharing: int) -> Iterator[tuple[tuple[s
 
 
 def has_contiguous_rows(anchor: Stage) -> bool:
-    """Whether the weights are unpacked rows rather than panels."""
+    """Whether a product reads its weights as unpacked rows: their last index is the result's last iterator."""
     weights = packed_operand(anchor)
     return weights is not None and weights.indices[-1] is anchor.spatial[-1].var
 
 
 def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
-    """The width of the weights' panels; several to choose from if the weights are unpacked rows."""
+    """The candidate widths of panels: the one in which the weights are packed or, for unpacked rows, any whole number
+    of vectors."""
     weights = packed_operand(anchor)
     assert weights is not None
     width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
@@ -185,9 +186,9 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
 
 
 def cases(structure: Structure, target: Target) -> list[Values]:
-    """The numbers of a symbolic number of rows that get separate versions: one row is a matrix-vector product with
-    another best tile. So have two or three rows if their multiply-adds would wait for each other in a tile of one
-    panel."""
+    """The constants that get separate versions of a product whose number of rows is symbolic: one row, a matrix-vector
+    product, for which another tile is best; and two or three, where multiply-adds of a tile of one panel would wait for
+    each other."""
     anchor = structure.anchors[0]
     row = row_iter(anchor)
     symbols = () if row is None else variables(row.extent)
@@ -201,8 +202,8 @@ def cases(structure: Structure, target: Target) -> list[Values]:
 
 
 def gains(anchor: Stage, rows: int, target: Target) -> bool:
-    """Whether `rows` rows are estimated to be much faster in a tile of several panels than in one of a single panel, as
-    the remainder of a symbolic number of rows has."""
+    """Whether a separate version pays for `rows` rows: a tile of several panels is estimated to be much faster than the
+    tile of one panel in which the general version computes its last rows."""
     (width, *_) = widths(anchor, None, target)
     sizes = (
         as_int(anchor.spatial[-1].extent) or 64,
@@ -329,8 +330,9 @@ def in_chains(s: Schedule, block: BlockRef, reduce: LoopRef, chains: int) -> tup
 def prefetch_panel(
     s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef]:
-    """Let a tile prefetch its panel shortly before it is read, or a part of the next panel: a few lines every `copies`
-    steps, if these divide the reduction. Returns the reduction's outer and inner loop, which may be the same."""
+    """Add prefetches of the weights to the loop `reduce`, by the candidate's knobs: of the tile's own panel shortly
+    before it is read (`ahead`), or of a share of the next panel (`sharing`), a few lines every `copies` steps. Returns
+    the outer and inner loop of the reduction, which may be one."""
     weights, row, depth = packed_operand(anchor), row_iter(anchor), extent(s, reduce)
     rows, width, prefetch, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
     if weights is None or row is None or as_int(weights.buffer.shape[-1]) != width:

@@ -108,13 +108,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a product by the best tile of an instruction."""
+    """Estimated cycles of a `rows` x `depth` x `columns` product with the best register tile for the dot instruction."""
     panels, steps = -(-columns // dot.lanes), -(-depth // dot.group)
     return min(_cycles(m, p, rows, panels, steps, dot, target) for m, p in _tiles(rows, panels, target))
 
 
 def _tiles(rows: int, panels: int, target: Target) -> Iterator[tuple[int, int]]:
-    """(rows, panels) of the tiles that fit registers."""
+    """The register tiles, as (rows, panels), whose sums and operands fit the registers."""
     for tall in range(1, min(MAX_ROWS, rows) + 1):
         for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
             # An instruction cannot do a part of a panel.
@@ -127,13 +127,15 @@ OPEN_PANELS = 2
 
 
 def panel_multiple(columns: int, lanes: int) -> int:
-    """The multiple to which the number of panels is rounded up, so that tiles of several panels divide it."""
+    """The multiple to which the number of panels is padded, so that a tile of several panels divides it: the largest of
+    12, 6, 4, 2, 1 that adds few panels."""
     panels = -(-columns // lanes)
     return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MAX_WASTE)
 
 
 def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a product of `rows` x `panels` accumulators in tiles of `tall` x `wide`."""
+    """Estimated cycles of a product with `rows` rows and `panels` panels over `steps` groups of the depth, in register
+    tiles of `tall` rows x `wide` panels."""
 
     def tile(m: int, p: int) -> float:
         return tile_cycles(m, p, steps, dot, target)
@@ -189,8 +191,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def tile_loops(
     s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate, dot: Dot
 ) -> tuple[list[LoopRef], int, int]:
-    """Tile the loops of the output. Returns its outer loops, how many loops are inside, and how many threads may
-    share."""
+    """Split the loops of the output by the candidate's tile. Returns (the loops outside of a tile, the number of loops
+    inside, how many of the outer ones threads may share)."""
     row = row_iter(anchor)
     *others, column = s.loops(out)
     panel, inside, lane = s.split(column, factors=(None, candidate.knob("panels"), dot.lanes))

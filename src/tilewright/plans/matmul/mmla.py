@@ -84,14 +84,15 @@ def product_tiles(pairs: int, panels: int, target: Target) -> Iterator[tuple[int
 
 
 def panel_multiple(columns: int) -> int:
-    """The multiple to which the panels of weights are rounded up: six where that adds few panels, else four."""
+    """The multiple to which the number of panels is padded so that tiles divide it: six if that adds few panels, else
+    four, or two for narrower products."""
     panels = -(-columns // SIDE)
     return next(m for m in (MAX_SIDE, 4, 2, 1) if m <= 2 or (m <= panels and -panels % m <= panels * MAX_WASTE))
 
 
 def _cycles(tall: int, wide: int, pairs: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a product of `pairs` pairs of rows and `panels` panels, by tiles of `tall` x `wide` vectors
-    of sums."""
+    """Estimated cycles of a product of `pairs` pairs of rows and `panels` panels over `steps` groups of the depth, in
+    tiles of `tall` pairs x `wide` panels."""
     whole, rest = divmod(pairs, tall)
     each = whole * tile_cycles(tall, wide, steps, dot, target)
     return panels / wide * (each + (tile_cycles(rest, wide, steps, dot, target) if rest else 0.0))
@@ -139,8 +140,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def square_tile(s: Schedule, anchor: Stage, block: BlockRef, rows: BlockRef, tile: LoopRef, dot: Dot) -> None:
-    """Keep the sums of a tile, and their copy in the order of rows, in registers; a step of the reduction is one
-    instruction for each two rows and columns."""
+    """Compute `block`, a product in pairs of rows and columns, at the loop `tile` with its sums in registers, one
+    instruction per two rows and columns; `rows` is the copy of the sums in the order of rows, in registers, too."""
     for stage in (rows, block):
         s.compute_at(stage, tile)
         s.set_scope(stage, "local")
@@ -158,7 +159,7 @@ def square_tile(s: Schedule, anchor: Stage, block: BlockRef, rows: BlockRef, til
 
 
 def _in_vectors(s: Schedule, stage: BlockRef, count: int, lanes: int) -> None:
-    """Unroll the innermost `count` loops of a stage, the last one in vectors of `lanes` lanes."""
+    """Vectorise the innermost loop of a stage by `lanes` and unroll the other ones of the innermost `count`."""
     *before, columns = list(s.loops(stage))[-count:]
     if (extent(s, columns) or 0) > lanes:
         several, columns = s.split(columns, factor=lanes)

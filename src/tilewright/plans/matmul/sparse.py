@@ -118,7 +118,7 @@ PLAN = Plan("sparse", fits, candidates, apply)
 
 
 def _columns(structure: Structure) -> Stage | None:
-    """The stage of the sums in a transposed product with single elements as blocks; None for other functions."""
+    """The stage of the sums of a product with a sparse transposed weight of single elements; None for other functions."""
     reductions = [st for st in structure.stages if st.block.is_reduction]
     blocks = reductions[0].attributes(SPARSE_MATMUL) if len(reductions) == 1 else None
     return reductions[0] if blocks is not None and blocks.transposed else None
@@ -160,7 +160,7 @@ def columns_candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply_columns(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    """Schedule tiles of some columns by vectors of rows; the rows of a tile stay in the second-level cache for all
+    """Schedule tiles of some columns x vectors of rows; the rows of a tile stay in the second-level cache for all
     columns."""
     total = _columns(structure)
     assert total is not None

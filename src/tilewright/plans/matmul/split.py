@@ -27,8 +27,8 @@ def split_cost(product: Product, terms: int, weights: int, tile: Dot, target: Ta
 
 
 def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target: Target) -> Cost:
-    """The cost of `times` products of `terms` terms whose factors are both computed: both are split into pieces of
-    bf16, and those of the second are packed in panels."""
+    """The cost of `times` products, each the sum of `terms` products of pieces of bf16, of two computed factors: both
+    are split into pieces, and those of the second one are packed into panels."""
     costs, pieces = target.costs.matrices, count_of(terms)
     rows, depth, columns = product.rows, product.depth, product.columns
     sums = registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums, terms)
@@ -39,8 +39,8 @@ def split_both_cost(product: Product, times: int, terms: int, tile: Dot, target:
 
 
 def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
-    """The cost of splitting `count` numbers, which were just computed, into `pieces` each, and of finding the largest
-    magnitude."""
+    """The cost of splitting `count` computed numbers into `pieces` pieces of bf16 each, and of a first pass that finds
+    their largest magnitude."""
     read, written = 4 * count, 2 * pieces * count
     return Cost(
         compute=fma_cycles(count * (1 + OPERATIONS * pieces), target.lanes(4), target),
@@ -52,7 +52,7 @@ def pieces_cost(count: int, pieces: int, target: Target) -> Cost:
 
 
 def terms_within(error: float) -> tuple[int, ...]:
-    """The numbers of terms whose products have at most this error, relative to their largest output."""
+    """The numbers of terms with which a product of pieces has at most this error, relative to its largest output."""
     return tuple(terms for terms in TERMS if ERRORS[terms] <= error)
 
 

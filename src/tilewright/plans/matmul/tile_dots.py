@@ -112,9 +112,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
-    """The numbers of rows in a block to consider, so that every group of panels reads a block from the second level; 0:
-    all rows are one block. A block has whole tiles and takes at most half of that level, so that panels fit beside
-    it."""
+    """Candidate numbers of rows of a block, which all groups of panels use before the next block; 0: all rows are one.
+    If all rows exceed the second-level cache, also the largest block that takes at most half of it."""
     rows, outer = as_int(anchor.spatial[-2].extent), prod(number(it.extent) for it in anchor.spatial[:-2])
     size = _operand_bytes(anchor, 0)
     if rows is None or outer != 1 or level(size, target) not in BEYOND:
@@ -124,8 +123,9 @@ def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
 
 
 def depths(anchor: Stage, tall: int, wide: int, rows: int | None, dot: Dot, target: Target) -> tuple[int, ...]:
-    """The depths of a block to consider, so that a group of panels stays in the first level while several tiles of rows
-    use it: as deep as fits beside two tiles. The sums of all tiles take at most a quarter of the second level."""
+    """Candidate depths of a block: the largest for which a group of panels and two tiles of rows fit the first-level
+    cache, while the sums of all rows take at most a quarter of the second; () if a single tile has all rows or nothing
+    fits."""
     steps = as_int(anchor.reduce[-2].extent) or 1
     if rows is None or rows <= tall * dot.rows:
         return ()
@@ -142,8 +142,8 @@ def depths(anchor: Stage, tall: int, wide: int, rows: int | None, dot: Dot, targ
 
 
 def reread_cycles(anchor: Stage, block: int, groups: int, target: Target) -> float:
-    """Cycles of rereading operands from beyond the second level: rows for each group of panels but the first, panels
-    for each block of rows but the first."""
+    """Cycles of reading operands again from beyond the second level: all rows for each of the `groups` of panels after
+    the first or, with blocks of `block` rows, all panels for each block after the first."""
     rows, panels = _operand_bytes(anchor, 0), _operand_bytes(anchor, 1)
     if block:
         count = (as_int(anchor.spatial[-2].extent) or block) // block
@@ -177,7 +177,7 @@ def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, term
 
 
 def loading(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
-    """The cycles of the loads of `steps` steps."""
+    """The cycles of the loads of `steps` steps of a tile of `tall` x `wide` matrix registers."""
     together = tall + wide if tall * wide + wide < REGISTERS else tall * (1 + wide)
     return steps * together * dot.rows / target.costs.arithmetic.loads_per_cycle
 
@@ -267,10 +267,9 @@ def multiply_tiles(
     terms: int = 1,
     stored: BlockRef | None = None,
 ) -> None:
-    """Schedule sums in matrix registers, which are stored to memory for later stages; `prefetch` is the prefetch of
-    each step of the depth. With several `terms` the reduction's loop outside that of the depth is over the terms of a
-    product of pieces: the terms of one pass are multiplied at each step of the depth. `stored`: the block that stores
-    registers, if there is one; `place` is its loop."""
+    """Compute `block` with its sums in matrix registers, at the loop `place`, and store them to memory by the block
+    `stored`, created if None. `prefetch` is added to each step of the depth. With several `terms`, a reduction over
+    products of pieces is outermost: those of one pass are multiplied at each step of the depth."""
     dtype = anchor.writes[0].dtype
     by_depth = stored is not None
     if stored is None:
@@ -301,7 +300,7 @@ def multiply_tiles(
 
 
 def _inside(s: Schedule, block: BlockRef, place: LoopRef) -> list[LoopRef]:
-    """The loops around a block that are inside of the loop `place`."""
+    """The loops around `block` that are inside of the loop `place`."""
     loops = list(s.loops(block))
     return loops[[loop.name for loop in loops].index(place.name) + 1 :]
 
@@ -313,7 +312,8 @@ def _tensorize(s: Schedule, matrices: list[LoopRef], row: LoopRef, name: str) ->
 
 
 def _matrices(s: Schedule, loops: list[LoopRef], dot: Dot) -> tuple[list[LoopRef], list[LoopRef]]:
-    """(loops over matrices, loops over a matrix's rows and columns, which are the last two dimensions)."""
+    """Split the last two of `loops`, rows and columns, into matrices. Returns (the other loops and those over matrices,
+    the two loops inside a matrix)."""
     *others, rows, columns = loops
     row, i = s.split(rows, factor=dot.rows)
     column, j = s.split(columns, factor=dot.lanes)

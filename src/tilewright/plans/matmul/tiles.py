@@ -151,7 +151,8 @@ def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target:
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """The pairs (rows, columns) at which a product is estimated, and which of the two numbers are symbolic."""
+    """The sizes at which a product's tiles are estimated: `pairs` of (rows, columns); `symbolic`: the number of rows is
+    a symbol, `open`: that of columns."""
 
     pairs: tuple[tuple[int, int], ...]
     symbolic: bool
@@ -169,8 +170,8 @@ def _sizes(rows: Expr, columns: Expr) -> _Sizes:
 def _ranked(
     sizes: _Sizes, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
-    """(mean cycles, best tile) for each width of panels, ordered by the mean, over all pairs of rows and columns, of
-    the ratio to the best tile of the pair."""
+    """For each width of panels its mean cycles and its best tile, as (cycles, tile). The order is by how much slower a
+    width is than the best one, on average over the pairs of sizes."""
     lanes = max(4, target.lanes(itemsize))
     result: dict[int, list[tuple[float, MatmulTile]]] = {}
     most = max(columns for _, columns in sizes.pairs)
@@ -196,7 +197,7 @@ def _ranked(
 
 
 def best(product: Product, target: Target) -> Cost:
-    """The estimate of one of the products by the best tile, with panels of any width."""
+    """The estimate of `product` with its best tile, of any width of panels."""
     lanes = target.lanes(product.itemsize)
     sizes = (product.columns, product.depth, product.itemsize)
     results = [t for v in range(1, MAX_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
@@ -220,8 +221,8 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
 
 
 def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target: Target) -> Iterator[MatmulTile]:
-    """The tile with several partial sums of each element, if its multiply-adds wait for each other: with as many as
-    hide latency."""
+    """Variants of `tile` in which each element has several partial sums, which are added at the end: if a tile of
+    `vectors` vectors per panel has too few sums to hide the latency of a multiply-add, as many as hide it."""
     started = starts(tile.width * itemsize, target)
     waiting = target.costs.arithmetic.fma_latency * started
     for chains in CHAINS:
@@ -232,8 +233,8 @@ def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target:
 
 
 def starts(width: int, target: Target) -> float:
-    """The number of multiply-adds that start per cycle in vectors of `width` bytes: a core that combines two units for
-    a whole vector starts twice as many of half the width."""
+    """The multiply-adds that start per cycle in vectors of `width` bytes. A core that joins two narrow units for its
+    widest vectors starts twice as many of half the width."""
     costs, fmas, vector = target.costs.arithmetic, target.fma_per_cycle, target.vector_bits // 8
     return min(max(1.0, vector / width) * fmas, max(costs.narrow_fma_per_cycle, fmas))
 
@@ -253,8 +254,8 @@ def in_registers(tile: MatmulTile, vectors: int, target: Target) -> bool:
 
 
 def last_rows(tile: MatmulTile, itemsize: int, target: Target) -> int:
-    """The largest number of rows of the last tile for a symbolic number of rows: one more than the tile's, if registers
-    hold it and there are no more versions than for a tile of MAX_ROWS."""
+    """The largest number of rows in the last tile of a symbolic number of rows: one more than `tile` has, if registers
+    hold it, so that no tile of a single row remains."""
     vectors = -(-tile.width // target.lanes(itemsize))
     more = MatmulTile(tile.rows + 1, tile.width, tile.panels)
     return more.rows if 2 < tile.rows < MAX_ROWS - 1 and in_registers(more, vectors, target) else tile.rows
@@ -279,8 +280,8 @@ def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bo
 
 
 def _divided(rows: int, most: int, last: int, symbolic: bool) -> list[tuple[int, int]]:
-    """(number of tiles, their rows) for tiles of at most `most` rows, the last one of at most `last`
-    (`transform/loops/even.py`)."""
+    """How `rows` rows are divided into tiles of at most `most` rows, as (number of tiles, rows of each); for `symbolic`
+    rows as `transform/loops/even.py` does: the last tile has up to `last` rows, or the last two are about equal."""
     whole, rest = divmod(rows, most)
     if symbolic and whole and rest == last - most == 1:
         parts = [(whole - 1, most), (1, last)]
@@ -339,8 +340,8 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
 
 
 def _in_whole_rows(tile: MatmulTile, product: Product, target: Target) -> bool:
-    """Whether the loop over panels is inside that over tiles of rows, if all panels stay in the first level: for
-    results that do not stay there, unless the last of few tiles has hardly any rows."""
+    """Whether tiles of rows are the outer loop and panels the inner one, for panels that all stay in the first level:
+    if the result does not fit that level, unless the last of few tiles has hardly any rows."""
     left = product.rows % tile.rows
     even = product.rows >= MIN_EVEN_TILES * tile.rows or not 0 < 2 * left < tile.rows
     return even and product.rows * product.columns * product.itemsize > 2 * target.l1
@@ -389,8 +390,8 @@ def panel_distance(product: Product, target: Target) -> int:
 
 
 def shared_panel_rows(product: Product, target: Target) -> int:
-    """The least number of rows for which tiles of rows prefetch the next panel together, by the level that holds the
-    panels: with fewer rows, the products of a panel end before the next one arrives."""
+    """The smallest number of rows for which the tiles of a panel together prefetch the next one: with fewer, a panel's
+    products end before the next panel arrives from the level that holds the weights."""
     costs = target.costs.prefetching
     return costs.shared_panel_rows_memory if product.level(target) == "memory" else costs.shared_panel_rows_l3
 
@@ -406,9 +407,9 @@ def unrolled_steps(products: int, depth: int | None) -> int:
 
 
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> tuple[float, float]:
-    """(bytes per cycle at which a group of panels arrives in the first level of cache for the first tile of rows, the
-    same for each later one). 0.0: the group is in that level already. Both are equal if all tiles of rows share the
-    cost of fetching the group once."""
+    """Bytes per cycle at which a group of `panels` panels arrives in the first level of cache: (for the first tile of
+    rows, for each later tile). 0.0: the group is there already. Both are equal if all tiles share the cost of one
+    transfer."""
     group = product.depth * tile.width * panels * product.itemsize
     away = product.level(target) in SHARED_LEVELS
     shared = away and sharing_rows(tile, product, 0, target) > 0
@@ -435,8 +436,8 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
 
 
 def _first_bandwidth(product: Product, panels: int, target: Target, *, shared: bool, prefetch: bool) -> float:
-    """The bandwidth, in bytes per cycle, of panels that are read for the first time; `shared`: tiles of the panel
-    before prefetch them; `prefetch`: a tile prefetches its own."""
+    """Bytes per cycle at which panels arrive that are read for the first time; `shared`: the tiles of the panel before
+    have prefetched them, `prefetch`: the tile itself prefetches."""
     traffic = target.costs.traffic
     match product.level(target):
         case "l1":

@@ -42,7 +42,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def shuffles(structure: Structure, target: Target) -> float:
-    """The cycles of the transpositions in a function: in registers, or by elements if no tiles fit."""
+    """The cycles of moving elements in transpositions: by shuffles of tiles in registers or, if no tile fits, element
+    by element."""
     if all(len(stage.spatial) < 2 for stage in structure.stages):
         return 0.0
     s = Schedule(structure.func)

@@ -35,14 +35,14 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def _has_tiles(structure: Structure, target: Target) -> bool:
-    """Whether the stages before the last one are a transposition that tiles support."""
+    """Whether the last stage but one is a transposition that tiles in registers support."""
     s = Schedule(structure.func)
     inline_all(s, structure, structure.stages[:-2])
     return tile_axes(s, s.block(structure.stages[-2].name), target) is not None
 
 
 def _is_scattering(pack: Stage) -> bool:
-    """Whether a stage moves whole rows of lanes to other places."""
+    """Whether a stage copies rows of lanes to other places, without reordering the elements of a row."""
     store = pack.block.body
     if not isinstance(store, Store) or not isinstance(store.value, Load) or len(store.indices) < 4:
         return False
@@ -72,7 +72,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _channels_together(s: Schedule, channels: LoopRef, inner: list[LoopRef]) -> int | None:
-    """The number of blocks of channels that are transposed together; None: all of them."""
+    """How many blocks of channels to transpose together, so that runs of `RUN` elements and more are written; None:
+    all, as they are few."""
     run, count = 1, s.extent(channels) or 1
     for loop in inner[:-1]:
         run *= s.extent(loop) or 1

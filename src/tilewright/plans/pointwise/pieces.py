@@ -34,8 +34,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """The only setting. The roofline counts the operations from the number to each piece separately; those of the last
-    piece include all others."""
+    """The only candidate. Its estimate divides the roofline's arithmetic by the number of pieces, since the roofline
+    counts the chain of operations for each piece and the last piece's contains all others."""
     whole, last = roofline(structure, target), structure.stages[-1]
     place = _place(structure)
     count = as_int(last.spatial[place].extent) or 1
@@ -64,7 +64,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _place(structure: Structure) -> int:
-    """The index of the loop over pieces among the loops of the last stage."""
+    """The position of the loop over pieces among the loops of the last stage."""
     result, last = structure.operator(PIECES), structure.stages[-1]
     assert result is not None
     return 0 if result.attrs.first else len(last.spatial) - 2

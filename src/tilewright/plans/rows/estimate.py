@@ -24,10 +24,9 @@ STEPS = 4
 
 
 def products(structure: Structure, rows: Rows, target: Target) -> Cost:
-    """The cycles that contractions take in addition to a roofline. Without a tile that shares loads, each multiply-add
-    loads both factors, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
-    output or, if all its dimensions are rows, along the reduction if that is long enough; a single sum waits for each
-    of its additions."""
+    """The cost of contractions in addition to a roofline. They have no register tile, so that each multiply-add loads
+    both factors, and sums are loaded and stored every few steps. Vectors run along the output's last dimension or, if
+    all dimensions are rows, along the reduction; a single sum waits for each addition."""
     total = Cost()
     for stage in structure.anchors:
         size = stage.writes[0].dtype.itemsize
@@ -59,15 +58,16 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
 
 
 def _count(extent: Expr) -> int:
-    """An extent as a number, with each symbol of a product counted separately, so that pixels of a map count as in
-    other stages."""
+    """An extent as a number: each symbol in a product counts by itself, so that height x width counts as two symbols,
+    as in other stages."""
     if type(extent) is Op and extent.name == "mul":
         return prod(_count(part) for part in extent.args)
     return number(extent)
 
 
 def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
-    """The iterator that the vectors of a contraction run along; None if elements are computed one by one."""
+    """The iterator along which a contraction is vectorised: the last one of the output or else, if long enough, of the
+    reduction; None if elements are computed one by one."""
     inside = rows.strip or rows.leading < len(stage.spatial)
     if inside and vector_last(stage):
         return stage.spatial[-1]
@@ -76,8 +76,9 @@ def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
 
 
 def read_anew(load: Load, stage: Stage, target: Target) -> float:
-    """The cycles to reload an operand from beyond the first level for each further step of a dimension that it does not
-    depend on, if inner loops read more of it than the first level holds: as maps are for each filter."""
+    """The cycles of loading an operand's data again from beyond the first level: for each further step of an iterator
+    that `load` does not use, if it is outside of loops that read more than that level holds (such as all maps for each
+    filter)."""
     used = {v for index in load.indices for v in variables(index)}
     inside = load.buffer.dtype.itemsize * prod(_count(it.extent) for it in stage.reduce if it.var in used)
     outside, total = prod(_count(it.extent) for it in stage.spatial), 0.0
@@ -92,8 +93,8 @@ def read_anew(load: Load, stage: Stage, target: Target) -> float:
 
 
 def crowded(load: Load, stage: Stage, target: Target) -> bool:
-    """Whether a load's rows, one for each step of the reduction, share sets of the first-level cache and so evict one
-    another before the rest of their lines is read."""
+    """Whether the rows of `load`, one for each step of the reduction, fall into so few sets of the first-level cache
+    that they evict one another."""
     if not stage.reduce:
         return False
     pitch = steps(flat(load.indices, load.buffer.shape, 0), stage.reduce[-1].var)
@@ -102,7 +103,7 @@ def crowded(load: Load, stage: Stage, target: Target) -> bool:
 
 
 def scattered(load: Load, stage: Stage, lane: BlockIter) -> bool:
-    """Whether the elements of a vector along `lane` are loaded one by one."""
+    """Whether a vector along iterator `lane` would gather: `load` is neither contiguous nor constant there."""
     if number(lane.extent) == 1:
         return False
     place = simplify(flat(load.indices, load.buffer.shape, 0), {it.var: it.extent for it in stage.block.iters})
@@ -132,8 +133,8 @@ def windows(structure: Structure, target: Target) -> Cost:
 
 
 def _window_element(structure: Structure, stage: Stage, lanes: int, target: Target) -> float:
-    """The cycles per element of windows if vectors cannot run along lines: one by one, or in vectors along the
-    window."""
+    """The cycles per element of a pooling window without vectors along lines: elements are computed one by one, or
+    vectors run along the window."""
     costs, length = target.costs.arithmetic, number(stage.reduce[-1].extent)
     if length >= lanes // 2:
         return (ceil(length / lanes) + costs.folded_window) / length
@@ -148,9 +149,9 @@ def is_extremum(stage: Stage) -> bool:
 
 
 def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Cost:
-    """The cycles that short rows take in addition to a roofline, which counts full vectors: a partial vector takes as
-    long as a full one, and less than half of one is computed by elements, as are values such as means, of which a row
-    has one. If each row has at most one reduction, LLVM vectorises across rows."""
+    """The cost of vectors that short rows do not fill, in addition to a roofline, which counts full ones: a partial
+    vector takes as long as a full one, less than half of one is computed by elements. None with at most one reduction,
+    where LLVM vectorises across rows."""
     total = 0.0
     if strip or not rows.leading or sum(stage.role != "spatial" for stage in structure.stages) < 2:
         return Cost()

@@ -54,9 +54,8 @@ FEWEST_TURNS = 4
 
 
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """The number of short rows that all stages process together; 1 if rows are processed one by one. The lanes of one
-    row are folded by a chain of shuffles, which takes hardly longer for several rows. Windows that slide over a map are
-    processed one by one: nothing in them waits."""
+    """How many short rows all stages process together, so that their folds, chains of dependent shuffles, overlap; 1:
+    one by one, also for windows that slide over a map, which have no such chains."""
     retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]
@@ -82,10 +81,9 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
 
 
 def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> tuple[int, int]:
-    """(rows of a pipelined loop (`transform/loops/pipeline.py`), rows whose lanes are folded together). (0, 1) if rows
-    are too few, too short, or too long for the first level of cache, or if scalar work per row takes longer than its
-    vectors and is not done for several rows at once. Rows that come from memory gain nothing: three rows at once are
-    three streams.
+    """(number of rows in a loop that pipelines stages (`transform/loops/pipeline.py`), number of rows whose lanes are
+    folded together). (0, 1), no pipeline, if rows are too few, too short, or too long for the first-level cache, or if
+    scalar work per row takes longer than its vectors and is not done for several rows at once.
 
     The number of threads affects groups only, and not the order of sums.
     """
@@ -116,23 +114,22 @@ def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target)
 
 
 def row_length(stage: Stage, leading: int) -> int:
-    """The number of elements of a row, after `leading` dimensions, or of iterations if the stage reduces; 0 if it is
-    not known."""
+    """The number of elements of a row, or of terms if the stage reduces: the product of its extents after the first
+    `leading`; 0 if it is not known."""
     return prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:])
 
 
 def _folded(count: int, length: int, target: Target) -> int:
-    """The number of rows in a pipelined loop whose lanes are folded together: as many as a vector has lanes, or half,
-    if the data of three stages (inputs of two, and intermediates, in two versions) stay in the first level of cache;
-    else 1."""
+    """The number of rows, of `length` elements each and `count` in all, whose lanes are folded together in a pipelined
+    loop: the lanes of a vector, or half, if the data of three stages fit the first-level cache; else 1."""
     most = min(target.l1 * 5 // 8 // (4 * length * 4), count // FEWEST_TURNS)
     lanes = target.lanes(4)
     return next((n for n in (lanes, lanes // 2) if n <= most and count % n == 0), 1)
 
 
 def _group(count: int, most: int, fold: int) -> int:
-    """The number of rows of a group, a multiple of `fold`: all `count` if that is at most `most`, else a divisor, or
-    else a number that makes groups of about equal size."""
+    """The number of rows in a pipelined loop, a multiple of `fold`: all `count`, if that is at most `most`; else a
+    divisor of `count`, or else what makes loops of about equal length."""
     if count <= most:
         return count
     divisors = [n for n in range(most, most // 4, -1) if count % n == n % fold == 0]

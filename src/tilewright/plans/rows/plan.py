@@ -187,8 +187,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def prefetch_rows(
     s: Schedule, enclosing: set[str], rows: int, together: int, whole: bool, target: Target, least: int
 ) -> None:
-    """Let later passes over rows prefetch the next rows, at least `least` bytes ahead, for which the first pass would
-    otherwise wait: step by step or, if `whole`, a whole row at the start of each."""
+    """Add prefetches of the next rows to loops that read a large input a second time, since the first loop over the
+    next rows would wait for it: step by step or, if `whole`, a whole row at a time; at least `least` bytes ahead."""
     costs = target.costs.prefetching
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
@@ -217,8 +217,9 @@ def prefetch_rows(
 def gather(
     s: Schedule, retained: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
 ) -> list[LoopRef]:
-    """Compute every stage inside the row loops of the output, for `together` rows at once or, if `pipeline` is not 0,
-    in a pipelined loop over so many rows. Returns the enclosing loops."""
+    """Compute all stages in `retained` inside the loops over rows of the output's stage `out`, `together` rows at once
+    or, if `pipeline` is not 0, in a loop that pipelines so many. With a `strip`, columns are split by it. Returns the
+    loops outside."""
     block = s.block(out.name)
     lone = len(out.writes) == 1 and not vector_last(out)
     copied = out.reduce and (strip or len(retained) > 1 or lone)
@@ -249,8 +250,8 @@ def gather(
 
 
 def spread(s: Schedule, retained: list[Stage], rows: int) -> list[LoopRef]:
-    """Compute every stage of a function with several outputs inside the row loops of the first stage. Returns the
-    enclosing loops."""
+    """For a function with several outputs, compute all stages in `retained` inside the first `rows` loops of the first
+    one. Returns these loops."""
     enclosing = list(s.loops(s.block(retained[0].name)))[:rows]
     for stage in retained[1:]:
         s.reverse_compute_at(s.block(stage.name), enclosing[-1])
@@ -258,7 +259,7 @@ def spread(s: Schedule, retained: list[Stage], rows: int) -> list[LoopRef]:
 
 
 def connected(structure: Structure, retained: list[Stage]) -> bool:
-    """Whether every stage but the first reads the result of an earlier one."""
+    """Whether each stage in `retained` but the first depends on one before it."""
     names = [st.name for st in retained]
     return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(retained) if k)
 
@@ -280,8 +281,8 @@ def one_after_another(s: Schedule, retained: list[Stage], target: Target) -> Non
 
 
 def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
-    """Compute pointwise stages of one shape in the vector loop of the last one, as far as it reads them, so that memory
-    is read once: such as an optimiser's means and the parameters that they update."""
+    """Fuse the vector loops of the pointwise stages in `run`, which have one shape, into that of the last one, as far
+    as it reads them: in an optimiser's step, means and parameters are then read once."""
     *others, last = run
     names = {stage.name for stage in run}
     vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
@@ -341,9 +342,9 @@ def schedule_inner(
     short: bool = False,
     lone: bool = False,
 ) -> None:
-    """Schedule the loops of one stage inside the shared rows; the first `outer` of `own` are not the reduction's.
-    `pipeline`: in steps that are the same for all stages; `short`: a few steps are unrolled; `lone`: rows have one
-    element."""
+    """Schedule the loops `own` of one stage inside the common loops over rows; the first `outer` are spatial, the
+    others its reduction. `pipeline`: steps have the same width in all stages; `short`: few steps are unrolled; `lone`:
+    rows have one element."""
     if not own:
         return
     lanes = lanes_of(stage, target)
@@ -367,8 +368,8 @@ def schedule_inner(
 
 
 def folded_to_scalars(structure: Structure, retained: list[Stage], rows: int, target: Target) -> bool:
-    """Whether the lanes of rows are folded one row at a time, so that results are stored one by one. For shorter rows
-    LLVM vectorises across rows."""
+    """Whether the lanes of each row are folded by themselves, so that one result is stored at a time: rows have at
+    least half a vector of elements, and none is transposed. Shorter rows LLVM vectorises across."""
     reducing = [stage for stage in retained if stage.role != "spatial"]
     short = (0 < row_length(stage, rows) < lanes_of(stage, target) // 2 for stage in reducing)
     return not any(short) and not any(is_transposed(structure, stage) for stage in retained)
@@ -382,8 +383,8 @@ def has_function(stage: Stage) -> bool:
 
 
 def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
-    """Schedule the loops of one stage inside a group of rows: rows are unrolled, in single vectors, or the rows
-    themselves are a vector if each has one element."""
+    """Schedule the loops `own` of one stage, the first over a group of rows that are folded together: reductions with
+    rows unrolled, in single vectors; pointwise stages with one element per row in vectors across rows."""
     lanes = lanes_of(stage, target)
     own = [loop for loop in own if extent(s, loop) != 1]
     if stage.role != "spatial":

@@ -48,7 +48,8 @@ def shared_rows(structure: Structure) -> Rows:
 
 
 def _passed(structure: Structure, stage: Stage) -> list[bool]:
-    """For each dimension of a stage whether every reader reads it at its own iterator (or at extent one)."""
+    """For each dimension of a stage, whether all readers index it by their own iterator of that position (or by 0 with
+    extent 1)."""
     result = [True] * len(stage.spatial)
     written = stage.writes
     for reader in structure.consumers(stage):
@@ -66,8 +67,9 @@ def _passed(structure: Structure, stage: Stage) -> list[bool]:
 
 
 def materialised(structure: Structure, stage: Stage) -> bool:
-    """Whether a stage has a buffer. Reductions do; spatial stages that are read by several stages or inside reductions,
-    if they cost something; values per row, such as a mean, that all elements of the row read; and transpositions."""
+    """Whether a stage is stored in a buffer instead of being inlined: outputs, reductions and transpositions; costly
+    pointwise stages that several stages or reductions read; values per row, derived from a reduction, that all elements
+    of the row read."""
     if structure.is_output(stage) or stage.role != "spatial" or is_transposed(structure, stage):
         return True
     readers = structure.consumers(stage)
@@ -79,12 +81,12 @@ def materialised(structure: Structure, stage: Stage) -> bool:
 
 
 def _once(stage: Stage, reader: Stage) -> bool:
-    """Whether a reader has as many points as the stage, so that it reads each element once."""
+    """Whether `reader` has as many points as `stage` has elements, so that it reads each once."""
     return prove_equal(product([it.extent for it in reader.block.iters]), product([it.extent for it in stage.spatial]))
 
 
 def _spreads(stage: Stage, reader: Stage) -> bool:
-    """Whether many points of `reader` read one element of `stage`."""
+    """Whether `reader` broadcasts `stage`: it reads an element at many points."""
     pairs = zip(stage.spatial, reader.spatial, strict=False)
     return any(as_int(a.extent) == 1 != as_int(b.extent) for a, b in pairs) or len(stage.spatial) < len(reader.spatial)
 

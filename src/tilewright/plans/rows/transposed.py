@@ -46,21 +46,22 @@ def is_transposed(structure: Structure, stage: Stage) -> bool:
 
 
 def _divisor(extent: Expr) -> int:
-    """A number that is known to divide an extent: the extent if it is known, else a common factor of a symbolic one."""
+    """A number that divides an extent for all values of its symbols: for `16 * n` it is 16."""
     known, an = as_int(extent), Analyzer()
     return an.form_divisor(an.form(extent)) if known is None else known
 
 
 def _is_from_memory(place: Expr, stage: Stage, var: Var) -> bool:
-    """Whether an index grows by a constant stride of more than one with `var`, as from plane to plane."""
+    """Whether `place`, an address as expression, moves by a constant stride other than 0 and 1 when `var` grows, as
+    from plane to plane."""
     step = simplify(substitute(place, {var: var + 1}) - place)
     return as_int(step) not in (0, 1) and all(it.var not in variables(step) for it in stage.block.iters)
 
 
 def transposed_together(retained: Sequence[Stage], transposed: Stage, leading: int, target: Target) -> int:
-    """The number of rows that are transposed together: as many as a line has elements if they fit half of the first
-    level of cache, else half as many if they fit a quarter of the second, else a divisor of the rows that fits; 1 if
-    not even the rows of a tile fit, or if the chain has other rows."""
+    """How many rows a transposition before a chain produces at once: a cache line's worth if such rows fit half of the
+    first-level cache, half of it if they fit a quarter of the second, else a divisor of the rows that fits; 1 if
+    nothing does, or the chain's rows have another rank."""
     if leading != len(transposed.spatial) - 1:
         return 1
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in retained)
@@ -84,8 +85,7 @@ def schedule_transposed(s: Schedule, stage: Stage, target: Target) -> bool:
 
 
 def turning(stage: Stage, target: Target) -> Cost:
-    """The cycles that a transposition takes in addition to a roofline: its shuffles, and writing and reading its
-    tiles."""
+    """The cost of a transposition in addition to a roofline: its shuffles, and writing and reading its tiles."""
     elements = prod(number(it.extent) for it in stage.spatial)
     moved = 4 * elements
     return Cost(shuffle_cycles(elements, target), load_cycles(moved, target), store_cycles(moved, target))
