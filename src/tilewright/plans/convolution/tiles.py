@@ -205,7 +205,7 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
 
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
-    """The cost of all images, in cycles of one core, plus the time that threads wait if they share the work unequally."""
+    """The cost of all images, in cycles of one core, plus the time that threads wait if their shares are unequal."""
     tiling = _tiling(shape, blocking, target)
     return _an_image(shape, blocking, tiling, target) * _shared(shape, tiling, target)
 

@@ -104,7 +104,7 @@ class _Walk:
             yield from self.done(child, times, lanes, copies)
 
     def size(self, e: Expr) -> float:
-        """An estimate of an integer expression's value, from the sizes of its variables; `SYMBOL` if it is not known."""
+        """An estimate of an integer expression's value, from the sizes of its variables; `SYMBOL` if there is none."""
         match e:
             case Const():
                 return float(as_int(e) or 0)

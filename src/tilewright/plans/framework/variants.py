@@ -64,7 +64,7 @@ def condition_of(values: Values) -> Expr:
 
 
 def with_symbols(func: PrimFunc, numbers: Mapping[Var, Expr]) -> PrimFunc:
-    """The function with the symbols in `numbers` replaced by expressions, in shapes, extents and operators' attributes."""
+    """The function with the symbols in `numbers` replaced by expressions: in shapes, extents and attributes."""
     if not numbers:
         return func
     smaller = {

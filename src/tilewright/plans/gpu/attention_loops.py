@@ -259,7 +259,8 @@ class AttentionTiles:
         return Region(buffer, ((warp, one), (lane, one), (j, one), (zero, two), (zero, two)))
 
     def seen(self, step: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """Statements that apply scale and mask to the scores of a step; scores past the last key become minus infinity."""
+        """Statements that apply scale and mask to the scores of a step; beyond the last key scores are minus
+        infinity."""
         rows, keys, exact = self.rows, self.rows.keys, prove(equal(self.rows.keys % self.each, 0))
 
         def one(j: Expr, r: Expr, c: Expr) -> Stmt:

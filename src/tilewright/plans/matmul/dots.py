@@ -108,7 +108,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a `rows` x `depth` x `columns` product with the best register tile for the dot instruction."""
+    """Estimated cycles of a `rows` x `depth` x `columns` product with the best register tile for the instruction."""
     panels, steps = -(-columns // dot.lanes), -(-depth // dot.group)
     return min(_cycles(m, p, rows, panels, steps, dot, target) for m, p in _tiles(rows, panels, target))
 

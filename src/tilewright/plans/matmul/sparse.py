@@ -118,7 +118,7 @@ PLAN = Plan("sparse", fits, candidates, apply)
 
 
 def _columns(structure: Structure) -> Stage | None:
-    """The stage of the sums of a product with a sparse transposed weight of single elements; None for other functions."""
+    """The stage of the sums of a product with a sparse transposed weight of single elements; else None."""
     reductions = [st for st in structure.stages if st.block.is_reduction]
     blocks = reductions[0].attributes(SPARSE_MATMUL) if len(reductions) == 1 else None
     return reductions[0] if blocks is not None and blocks.transposed else None
