@@ -19,13 +19,14 @@ from tilewright.transform.select.convolution import ERRORS as ALLOWED
 from tilewright.transform.select.surroundings import Surroundings
 
 ERRORS = {(6, 3): 1e-5, (6, 6): 3e-6}
-"""The largest error by the terms of scores and of values, relative to the largest output (docs/accuracy.md). Three
-terms for scores are not offered: their error grows with the scores, and exponentials magnify it."""
+"""The largest error by (terms of the scores' product, terms of the product with values), relative to the largest output
+(docs/accuracy.md). Three terms for scores are not offered: their error grows with the scores, and exponentials magnify
+it."""
 
 
 def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of an attention, extended by products in matrix registers: of bf16 or f16 if the user set that
-    precision, else of pieces; the direct algorithm gets an estimate too."""
+    """The options of an attention with products in matrix registers added: of bf16 or f16 if the user set that
+    precision, else of bf16 pieces. The direct algorithm gets an estimate too."""
     kind = f16 if enclosing.options.precision == "fp16" else bf16
     sizes, dot = sizes_of(node), find_tile_dot(kind, kind, enclosing.target)
     known = sizes is not None and as_int(sizes.rows)

@@ -10,8 +10,9 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles(Algorithm):
-    """Attention in matrix registers: the numbers of terms of its scores and of its outputs (scores times values), which
-    are products of bf16 pieces (3: x3, 6: x6), or one product of factors rounded to bf16 or f16 (1)."""
+    """Attention with its products in matrix registers. `scores` and `outputs` (scores times values) are the numbers of
+    products of bf16 pieces whose sum each product is (3: x3, 6: x6); 1 is one product of factors rounded to bf16 or
+    f16."""
 
     name: ClassVar[str] = "attention_tiles"
     in_blocks: ClassVar[bool] = False

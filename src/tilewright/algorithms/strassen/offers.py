@@ -26,7 +26,7 @@ allows it for any rows."""
 
 
 def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a convolution, extended by strips of its pixels by Strassen's method."""
+    """The options of a 1x1 convolution with Strassen's method over strips of its pixels added."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
@@ -47,7 +47,7 @@ def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> l
 
 
 def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a product, extended by Strassen's method; the direct product gets an estimate too."""
+    """The options of a matrix product with Strassen's method added; the direct product gets an estimate too."""
     quarters = quartered(enclosing, node)
     if quarters is None:
         return options
@@ -56,7 +56,7 @@ def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 
 def quartered(enclosing: Surroundings, node: Node) -> Product | None:
-    """The product of one matrix by a weight that Strassen's method may compute; None for others."""
+    """The sizes of the product of one matrix by a weight, if Strassen's method may compute it; None otherwise."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     fast = enclosing.options.fast

@@ -31,8 +31,8 @@ MAX_MAPS = 4
 
 
 def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, extended by those by taps if a convolution's filters fill no block. All estimates include changes of
-    layout, as the result of taps is NCHW."""
+    """The options of a convolution with those by taps added, if its filters fill no block. All estimates include
+    changes of layout, as the result of taps is NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
@@ -55,7 +55,7 @@ def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 
 def estimated(node: Node, block: int, target: Target) -> Sequence[tuple[float, Taps]]:
-    """(cycles per image, setting) of each choice, for one thread if there is little work."""
+    """(cycles per image, setting) of each setting, for one thread if there is little work; the best first."""
     images = as_int(node.output.shape[0])
 
     def rank(target: Target) -> Sequence[tuple[float, Taps]]:
@@ -66,8 +66,8 @@ def estimated(node: Node, block: int, target: Target) -> Sequence[tuple[float, T
 
 
 def choices(node: Node, target: Target) -> Iterator[Taps]:
-    """The settings to consider: without those whose maps take too much memory, or whose sums have too many taps to be
-    unrolled."""
+    """The settings to consider: those whose maps of taps take not too much memory, and whose sums have few enough taps
+    to be unrolled."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 0 for d in w.shape[2:])
@@ -84,7 +84,7 @@ def image_bytes(value: Value) -> int:
 
 
 def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
-    """The cycles for an image: of the products and of the sums."""
+    """The cycles for an image: of the convolution that multiplies all taps, and of the sums over the taps."""
     is_long = tap_products(node, bool(choice.whole))
     filters, channels = (
         (as_int(d) or 0 for d in is_long.inputs[1].shape[:2]) if is_long.inputs[1] is not None else (0, 0)
@@ -97,7 +97,8 @@ def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
 
 
 def summed(node: Node, several: Node, whole: bool, target: Target) -> Cost:
-    """The cost of an image's sums over taps: each loads a vector, and the maps come from the level that holds them."""
+    """The cost of summing an image's maps of taps, the result of `several`: each tap loads a vector, and the maps come
+    from the level of cache that holds them."""
     (lines, columns), taps = map(side, node.output.shape[2:]), prod(tap_sums(node, whole).window)
     filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
     loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes

@@ -28,7 +28,7 @@ def tap_products(node: Node, whole: bool) -> Node:
 
 
 def tap_sums(node: Node, whole: bool) -> SumTapsAttrs:
-    """The window that the taps' maps are summed over: all of it, or its columns."""
+    """The attributes of the sums over the taps' maps: over the whole window, or over its columns."""
     w, conv = node.inputs[1], node.of(ConvAttrs)
     assert w is not None
     kh, kw = (as_int(d) or 0 for d in w.shape[2:])

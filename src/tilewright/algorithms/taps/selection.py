@@ -10,10 +10,9 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Taps(Algorithm):
-    """A convolution of few filters by one of many: every tap of the window becomes a separate filter, whose maps are
-    then shifted and summed. `whole`: this holds for all taps, so that the convolution is 1x1; else for the columns of
-    the window, whose lines remain a window of one column. `nchw`: the products are computed over NCHW maps, else over
-    channel blocks."""
+    """A convolution of few filters computed as one of many: each tap of the window becomes a filter of its own, whose
+    maps are shifted and summed. With `whole` the new filters are 1x1; else only the columns of the window become
+    filters, of one column each. `nchw`: the products are computed on NCHW maps, else on channel blocks."""
 
     name: ClassVar[str] = "taps"
     in_blocks: ClassVar[bool] = False

@@ -32,7 +32,8 @@ gradient is transformed in single precision too."""
 
 
 def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a gradient over channels in blocks: sums over pixels, and sums over tiles."""
+    """The options for a convolution's gradient by its weight, over channels in blocks: sums over pixels, and sums over
+    Winograd's tiles."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs = node.of(ConvWeightGradientAttrs)
@@ -59,8 +60,8 @@ def with_sums(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 
 def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
-    """(cost of changing layouts for tiles, cost for pixels), of all images. Tiles need all channels in blocks; pixels
-    need channels that are not lanes and fill no blocks as NCHW."""
+    """The cycles, for all images, of changes of layout that (sums over tiles, sums over pixels) need. Tiles need all
+    channels in blocks; pixels need channels as NCHW if they are no lanes and fill no blocks."""
     value = node.inputs[data_side(node, enclosing.block) == "wide"]
     assert value is not None
     if (as_int(value.shape[1]) or 1) % enclosing.block == 0:
@@ -70,7 +71,7 @@ def conversions(enclosing: Surroundings, node: Node) -> tuple[float, float]:
 
 
 def over_pixels(node: Node, block: int, target: Target) -> Cost:
-    """The cycles of sums over pixels, including a zero-padded copy of the data if there are pads."""
+    """The cost of a gradient as sums over pixels, including a zero-padded copy of the data if there are pads."""
     x, g = node.inputs[:2]
     assert x is not None and g is not None
     attrs, data = node.of(ConvWeightGradientAttrs), data_side(node, block)

@@ -66,7 +66,7 @@ def winograd_sums(a: Assigner, node: Node) -> bool:
 
 
 def transformed(a: Assigner, node: Node, choice: Winograd, weights: Value | None = None) -> Value:
-    """Emit the transformed filters of a convolution, in the layout of a transform."""
+    """Emit the transformed filters of a convolution, for the transform and panels of `choice`."""
     w = node.inputs[1]
     assert w is not None
     source = weights or a.as_row_major(w)
@@ -78,7 +78,7 @@ def transformed(a: Assigner, node: Node, choice: Winograd, weights: Value | None
 
 
 def _attributes(a: Assigner, node: Node) -> dict[str, AttrValue]:
-    """The attributes that all transforms of a convolution share."""
+    """The attributes that all operators of convolutions by transforms have, for a convolution node."""
     conv, w = node.of(ConvAttrs), node.inputs[1]
     assert w is not None
     return {

@@ -79,8 +79,8 @@ def with_transforms(enclosing: Surroundings, node: Node, options: list[Option]) 
 
 
 def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
-    """Direct and the transforms of a convolution of codes of 8 bits with known weights, which are exact; [] if
-    instructions for matrices or for pairs of rows multiply codes much faster."""
+    """The options for a convolution of 8-bit codes with known weights: the direct algorithm and exact transforms. [] if
+    the target multiplies codes much faster, by instructions for matrices or for pairs of rows."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     target, producer = enclosing.target, enclosing.producers.get
@@ -108,7 +108,8 @@ def of_codes(enclosing: Surroundings, node: Node) -> list[Option]:
 
 
 def windows(enclosing: Surroundings, node: Node) -> list[Option]:
-    """The direct algorithm, and all transforms that are allowed, for one thread if there is little work."""
+    """(cycles per image, algorithm) of the direct algorithm and of all transforms that are allowed, for one thread if
+    there is little work."""
     shapes = transformed(enclosing, node)
     if not shapes:
         return [(0.0, Direct())]
@@ -141,8 +142,8 @@ def with_layouts(enclosing: Surroundings, node: Node, options: list[Option]) -> 
 
 
 def filters(enclosing: Surroundings, node: Node, choice: Algorithm) -> float:
-    """The cycles per image of transforming weights that are computed in each call: in double precision, first the
-    columns and then the rows of a window."""
+    """The cycles per image of transforming the filters, if they are computed at each call: in double precision, first
+    the columns and then the rows of a window."""
     w, images = node.inputs[1], as_int(node.output.shape[0])
     if not isinstance(choice, Winograd) or w is None:
         return 0.0
@@ -157,8 +158,8 @@ def filters(enclosing: Surroundings, node: Node, choice: Algorithm) -> float:
 
 
 def transformed(enclosing: Surroundings, node: Node, maps: Maps = maps_of) -> tuple[WinogradProblem, ...]:
-    """The problem descriptions of the layer for Winograd's estimate, for each number of images and size of maps; () if
-    no transform fits."""
+    """The problems by which a convolution is estimated for transforms, one for each number of images and size of maps;
+    () if no transform fits."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, window, _ = (as_int(d) or 0 for d in w.shape)
@@ -203,5 +204,6 @@ def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
 def within(
     bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
 ) -> tuple[int, ...]:
-    """The tiles whose largest error is expected to stay within a bound, with channels in blocks of `lanes`."""
+    """The tiles of `sizes`, as outputs per side, whose largest error is expected to be at most `bound`, for
+    channels in blocks of `lanes`."""
     return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)

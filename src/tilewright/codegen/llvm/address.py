@@ -21,11 +21,11 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An offset split by how it depends on the lane: `base` for all lanes, plus one of
+    """An offset split into `base`, equal for all lanes, plus one of
 
     * `steps`: known offsets of every lane (all zero if the access is uniform);
     * `stride`: a multiple of the lane that is known only at run time;
-    * `varying`: what has to be computed for each lane.
+    * `varying`: an offset that has to be computed for each lane.
     """
 
     base: Poly
@@ -35,7 +35,7 @@ class Access:
 
 
 def classify(s: State, p: Poly) -> Access:
-    """How an offset `p` depends on the lane variable."""
+    """The offset `p` split by how it depends on the lane variable."""
     lanes = s.lanes
     if lanes is None:
         return Access(p, ())
@@ -204,7 +204,7 @@ def buffer_offset(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Poly:
 
 
 def lane_pointers(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int) -> str:
-    """A vector of the lanes' addresses."""
+    """A vector of the addresses of lanes `start` to `start + width`, which are vector number `k` of the loop."""
     element = memory_type(buffer.dtype)
     base, _ = address(s, buffer, access.base)
     if access.steps is not None:
@@ -233,8 +233,8 @@ def _varying_offset(s: State, p: Poly, k: int, width: int) -> str:
 
 
 def is_own(s: State, buffer: Buffer, access: Access, start: int, width: int) -> bool:
-    """Whether all lanes, active or not, lie inside an allocation of this function, so that no mask is needed. LLVM
-    turns allocations into registers only if their accesses are unmasked."""
+    """Whether all lanes, active or not, lie inside an allocation of this function, so that the access needs no mask.
+    LLVM turns allocations into registers only if their accesses are unmasked."""
     first = as_constant(access.base)
     elements = s.pointer(buffer).elements
     if first is None or not elements or not is_contiguous(access, start, width):

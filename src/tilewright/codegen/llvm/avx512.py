@@ -100,7 +100,8 @@ def _in_registers(
     call: Callable[[list[str], int], str],
     result: DType | None = None,
 ) -> str:
-    """Apply `call(operands, size)` to operands of any width, which registers of `least` to `most` lanes hold."""
+    """Apply `call(operands, size)` to operands of any width, each cut or filled up to vectors of `size` lanes, a power
+    of two from `least` to `most`. Returns the joined results."""
     t = result or args[0][1]
     size = min(max(1 << max(0, width - 1).bit_length(), least), most)  # a vector's rest has any width
     if not width:

@@ -114,11 +114,11 @@ def cast_rounded(
     out: Writer, a: str, offset: str, bounds: tuple[str, str], source: DType, to: DType, width: int, triple: str
 ) -> str:
     """cast(round(a) + offset) of an f32 or f64 to an integer of at most 16 bits, by the instruction that rounds to
-    nearest even as it converts. A value that is clamped to the range before is in it afterwards.
+    nearest even as it converts. The value is clamped to the range before it is rounded, which keeps it in the range.
 
     Args:
         offset: an i32.
-        bounds: the least and the greatest number of `to`, less the offset, as `source` has them.
+        bounds: the least and the largest number of `to`, less the offset, as literals of type `source`.
         triple: of the target. WebAssembly rounds and converts in two instructions; of `lrint` LLVM 22 makes a call of
             libm there, lane by lane.
     """
@@ -142,8 +142,8 @@ def _narrow(out: Writer, a: str, whole: str, source: DType, to: DType, width: in
 
 
 def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Floats as integers of 32 or 64 bits, saturated. The greatest integer may not be a float, so it is selected
-    separately."""
+    """Floats converted to integers of 32 or 64 bits, saturated. The largest integer may have no float, so it is
+    selected separately."""
     r, beyond = register_type(to, width), float(int(to.max) + 1)
     below = float(np.nextafter(source.numpy.type(beyond), source.numpy.type(0)))
     bounded = _bounded(out, a, source, _pair(source, width, to.min, min(below, float(int(to.max)))), width)
@@ -168,7 +168,8 @@ def _pair(source: DType, width: int, low: float, high: float) -> tuple[str, str]
 
 
 def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: str, width: int) -> str:
-    """The value that a comparison of floats selects."""
+    """`yes` in lanes where the comparison of floats `condition` holds, else `no`. In `condition`, "{s}" stands for the
+    floats' type."""
     result = out.inst(f"fcmp {condition.format(s=register_type(source, width))}")
     return out.inst(f"select {_vector('i1', width)} {result}, {kind} {yes}, {kind} {no}")
 

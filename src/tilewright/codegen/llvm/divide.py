@@ -17,7 +17,8 @@ from tilewright.ir.expr import Expr
 _SHIFT = 40
 """Bits of a reciprocal in fixed point."""
 _LIMIT = 1 << 20
-"""Divisor and small dividend stay below: their product is below 2^40, so rounding the reciprocal up does no harm."""
+"""The divisor, and the dividend per lane, must be below this limit: their product is then below 2^40, so rounding the
+reciprocal up does no harm."""
 
 
 def divide_lanes(s: State, name: str, a: Expr, divisor: int) -> Value | None:

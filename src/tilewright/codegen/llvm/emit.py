@@ -38,7 +38,8 @@ __all__ = ["assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
 
 
 def kernel_symbols(func: PrimFunc) -> tuple[Var, ...]:
-    """The symbols that the kernel takes as integers, in order: the function's, less the thread's own."""
+    """The symbols that the kernel takes as integer arguments, in order: the function's, without the thread's number and
+    the number of threads."""
     return tuple(v for v in func.symbols if v not in (TID, NTHREADS))
 
 
@@ -83,7 +84,8 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
 
 
 def _accumulates(func: PrimFunc) -> bool:
-    """Whether a statement reads and writes an element of a parameter, which LLVM can keep in a register meanwhile."""
+    """Whether a store of the function updates an element of a parameter, which LLVM can hold in a register during a
+    loop."""
     names = {b.name for b in func.params}
     return any(
         isinstance(s, Store) and s.buffer.name in names and any(x.buffer == s.buffer for x in loads(s.value))

@@ -74,7 +74,8 @@ def emit_entry(
 
 
 def entry_of_kernel(step: StepSpec, symbols: Sequence[Var], sizes: Sequence[Work], target: Target) -> str:
-    """The text of a module with the entries of a program of one kernel call, with scratch buffers of these sizes."""
+    """The text of a module with the entries of a program that consists of one kernel call; `sizes` are those of its
+    scratch buffers."""
     return emit_entry((step,), (), symbols, [polynomial(work, symbols) for work in sizes], target)
 
 
@@ -145,7 +146,7 @@ does so."""
 
 
 def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[str]:
-    """Calls of the steps from number `dims[0]` up to, not including, `dims[1]`."""
+    """The text of the function `name`, which calls the steps with numbers `dims[0]` up to, not including, `dims[1]`."""
     caller = Caller((), target)
     out = caller.out
     first, last = load_dim(out, 0), load_dim(out, 1)
@@ -163,8 +164,8 @@ def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[
 
 
 def _function(name: str, out: Writer, *, local: bool = False) -> list[str]:
-    """The text of a function with these instructions. `local`: it is the internal function `<name>_steps`, which
-    another one calls."""
+    """The text of a function with the instructions of `out`. `local`: it is the internal function `<name>_steps`, which
+    another function calls."""
     lines = [*out.entry, *out.lines]
     head = f"internal void @{name}_steps" if local else f"void @{name}"
     kind = " noinline" if local else ""

@@ -80,8 +80,8 @@ def evaluate(s: State, e: Expr) -> Value:
 
 
 def _rounded(e: Expr, to: DType) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """(x, n, least, greatest) if an expression is round(x) + n, n an integer of at most 16 bits, to be converted to a
-    narrow one: the bounds are those of `to`, less n."""
+    """(x, n, least, largest) if `e` is round(x) + n with an integer n of at most 16 bits, converted to the narrow
+    integer type `to`; else None. Bounds on round(x) are those of `to`, less n."""
     if not (_is_narrow(to) and e.dtype in (f32, f64)):
         return None
     least, greatest = const(float(to.min), e.dtype), const(float(to.max), e.dtype)
@@ -148,7 +148,8 @@ def is_positive(s: State, e: Expr) -> bool:
 
 
 def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
-    """`select(c, a, b)`: both branches if they read nothing that is not known to be safe, else only where it holds."""
+    """The value of `select(condition, then, orelse)`. Both branches are computed, unless one contains loads that are
+    not known to be safe: such a branch is computed only where the condition selects it."""
     condition = s.converter.bind(condition)
     if isinstance(condition, Const):
         return evaluate(s, then if condition.value else orelse)
@@ -184,9 +185,10 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
 
 
 def _scaled_where_it_counts(s: State, condition: Expr, then: Expr, orelse: Expr) -> Expr:
-    """Zero or a number times a power of two: LLVM puts the choice into the mask of the instruction that scales, so that
-    what is not chosen underflows nowhere, but does not see it through the shuffles of a vector that is no power of two
-    of lanes. There the power of what is not chosen is one."""
+    """The branch `orelse` of a select between 0 and `x * 2**n`, with the power of unselected lanes replaced by 1, where
+    the machine is slow on subnormal numbers. LLVM moves the select into the mask of the scaling instruction, so that
+    unselected lanes do not underflow, but not across the shuffles of a vector whose width is no power of two; this does
+    it there."""
     costs = s.target.isa.scales and s.target.costs.arithmetic.subnormal
     if not costs or s.lanes is None or all(w.bit_count() == 1 for w in s.lanes.widths):
         return orelse
@@ -210,7 +212,7 @@ def _undecided(s: State, condition: Expr) -> Expr:
 
 def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
     """Whether a vector whose load depends on a condition that is equal for all lanes, as for padding, is loaded under a
-    mask: one mask serves many vectors, while each would need a jump."""
+    mask: one mask serves many vectors, while a jump would be needed for each."""
     alone = isinstance(then, Load) and isinstance(orelse, Const)
     return alone and s.varies(then) and s.target.isa.masked_reads
 
@@ -254,7 +256,8 @@ def blend(s: State, condition: Value, a: Value, b: Value) -> Value:
 
 
 def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
-    """A `select` whose other branch is costly: it is computed only if some lane takes it."""
+    """The value of a select between `usual` and `other`, of which `other` is costly: it is computed only if some lane
+    takes it."""
     if not condition.vector:
         return _branch(s, condition.scalar, usual, other)
     value = evaluate(s, usual)
@@ -311,7 +314,7 @@ def _add_certain(s: State, e: Expr, result: dict[Expr, None], seen: set[Expr]) -
 
 
 def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:
-    """A condition that is the same for all lanes: jump."""
+    """The value of a select whose condition is the same for all lanes: a jump around the branch that is not taken."""
     out = s.out
     then_block, else_block, join = (out.fresh(n) for n in ("then", "else", "join"))
     out.branch(condition, then_block, else_block)
@@ -340,7 +343,8 @@ def merge(s: State, a: tuple[Value, str], b: tuple[Value, str]) -> Value:
 
 
 def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = None) -> Value:
-    """`e` for the lanes in `mask`. Reads that are the same for all lanes happen only if there is such a lane."""
+    """The value of `e` in the lanes of `mask`. Loads that are the same for all lanes happen only if the mask has a lane
+    on."""
     if not _pending(s, e):
         return evaluate(s, e)
     with s.masked(mask, on):
@@ -362,8 +366,8 @@ def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = No
 
 
 def _uniform_loads(s: State, e: Expr, seen: set[Expr] | None = None) -> Iterator[Load]:
-    """The loads in `e` that are still to be done and whose address is the same for all lanes, but for those that were
-    seen before."""
+    """The loads in `e` whose address is the same for all lanes and whose value is not known yet; parts in `seen` are
+    skipped."""
     seen = set() if seen is None else seen
     if e in seen or not s.reads(e):
         return

@@ -42,7 +42,7 @@ def fold(s: State, stmt: Store, reduction: Reduction) -> None:
 
 
 def _combined(s: State, reduction: Reduction, t: DType) -> dict[int, str]:
-    """The vectors of a value combined to one of each width."""
+    """The vectors of the reduction's value combined into one vector for each width that occurs."""
     assert s.lanes is not None
     value = evaluate(s, reduction.value)
     pieces: dict[int, str] = {}
@@ -103,7 +103,8 @@ def fold_rows(s: State, stmt: For) -> bool:
 
 
 def _folds(s: State, stmt: For) -> tuple[For, Store, Reduction] | None:
-    """The loop over lanes and the reduction of a loop over folds whose results lie side by side."""
+    """(loop over lanes, store, reduction) of a loop over rows, each of which is folded to one element; None if it is
+    another loop, or if the results are not contiguous."""
     inner, rows = stmt.body, as_int(stmt.extent)
     if s.lanes is not None or not isinstance(inner, For) or inner.kind != "vectorized":
         return None
@@ -125,11 +126,11 @@ def folded(
     combine: Callable[[str, str], str],
     shuffle: Callable[[str, str, Sequence[int]], str],
 ) -> str:
-    """A vector whose first lanes hold the combined lanes of each row; lanes and the number of rows are powers of two,
-    rows no more than lanes.
+    """A vector whose first lanes hold the combined lanes of each row. `lanes` and the number of rows are powers of two,
+    and there are no more rows than lanes.
 
-    Each step puts the even elements of a first and a second row beside each other, and the odd ones, and combines the
-    two: first elements within parts of a vector, each of so many, then whole parts.
+    Each step takes two vectors and combines their even with their odd elements: first elements within groups of `part`
+    lanes, then whole groups.
     """
     results = list(rows)
     for unit, group in [(1, part)] * log2(part) + [(part, lanes)] * log2(lanes // part):

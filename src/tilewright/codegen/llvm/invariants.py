@@ -20,7 +20,7 @@ from tilewright.ir.loops import For, Let, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk, walk_expr
 
 CHEAP = frozenset(("add", "sub", "mul", "min", "max"))
-"""Operators that are computed before a loop whether the loop needs them or not."""
+"""Operators that are cheap enough to be computed before a loop even if no iteration needs them."""
 
 
 def divide_before(s: State, loop: For) -> None:
@@ -74,7 +74,8 @@ def bases_before(s: State, loop: For) -> None:
 
 
 def accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
-    """The accesses of a loop's iterations in loops that are spread out, outside of serial ones."""
+    """The accesses that an iteration makes inside unrolled or vectorized loops, as (buffer, indices); those of inner
+    serial loops are left out. `spread`: the statement is inside such a loop."""
     if isinstance(body, For):
         if body.kind not in ("unrolled", "vectorized"):
             return

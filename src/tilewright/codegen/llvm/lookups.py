@@ -15,13 +15,15 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, as_int
 
 
 def looked_up(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """The elements at indices from data (docs/decisions/one-sparse-row.md); "" for other accesses."""
+    """The elements of vector `k` of an access whose indices come from data (docs/decisions/one-sparse-row.md); "" for
+    other accesses."""
     return _in_window(s, buffer, access, k, width) or _one_by_one(s, buffer, access, k, width)
 
 
 def _in_window(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """Elements among 16 or 32 that begin at one place for all lanes: these are loaded as vectors, from which
-    instructions pick one for each lane. The buffer must have all of them, as lanes say nothing of the others."""
+    """The elements of vector `k` if each index is below 16 or 32 from a start that is equal for all lanes: these 16 or
+    32 elements are loaded as vectors, from which permutations take one for each lane. "" for other accesses, or if the
+    buffer may have fewer elements."""
     match _only_atom(s, access.varying or {}):
         case Op("cast", (Op("bitand", (inside, Const(value))),)) if inside.dtype is i32 and buffer.dtype is f32:
             window, isa = int(value) + 1, s.target.isa
@@ -44,7 +46,7 @@ def _vector(s: State, buffer: Buffer, p: Poly, width: int) -> str:
 
 
 def _is_readable(s: State, buffer: Buffer, base: Poly, elements: int) -> bool:
-    """Whether a buffer provably has so many elements from `base` on."""
+    """Whether a buffer provably has `elements` elements from offset `base` on."""
     sizes = [as_int(n) for n in buffer.shape]
     extents, places = {loop.var: loop.extent for loop in s.enclosing}, interval.Interval(0, 0)
     for monomial, c in base.items():
@@ -58,8 +60,8 @@ def _is_readable(s: State, buffer: Buffer, base: Poly, elements: int) -> bool:
 
 
 def _one_by_one(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """Elements at places that a table of 16 or 32 bits in memory says, each place read and extended as a scalar. LLVM
-    would extend them as vectors and take each out again."""
+    """The elements of vector `k` if the indices are loaded from an array of 16 or 32 bits: each index is loaded and
+    extended as a scalar. LLVM would extend them as a vector and extract each one. "" for other accesses."""
     atom = _only_atom(s, access.varying or {})
     table = atom.args[0] if isinstance(atom, Op) and atom.name == "cast" else None
     if not isinstance(table, Load) or table.dtype not in (u16, i32) or not s.target.isa.scalar_lookups:

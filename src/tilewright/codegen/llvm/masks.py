@@ -43,7 +43,7 @@ def compare_lanes(s: State, name: str, a: Expr, b: Expr) -> Value | None:
 
 
 def _divided(s: State, p: Poly, step: int) -> str:
-    """`p // step`, cut to the number of lanes."""
+    """An i64 operand `p // step`, clamped to between 0 and the number of lanes."""
     assert s.lanes is not None
     bound = _clamp(s, p, step * s.lanes.extent, low=0)
     if step == 1:
@@ -71,8 +71,8 @@ def from_span(s: State, span: Span) -> Value:
 
 
 def places_within(s: State, places: range, span: Span, bits: int, most: int | None = None) -> str:
-    """A mask: which of a vector's places are in a span, numbers that fit into so many bits; `most`: that are between 0
-    and this number."""
+    """A mask over a vector whose lanes have the numbers `places`: on where the number is in the span. The numbers fit
+    into `bits` bits; `most`: they are known to be between 0 and this."""
     tests = [] if span.low == "0" and most is not None else [("sge", span.low)]
     if not tests or span.high != str(most):
         tests.append(("slt", span.high))
@@ -89,7 +89,8 @@ def step_of(s: State, lane: str, stride: int, first: int) -> str:
 
 
 def _compared(s: State, predicate: str, places: range, bound: str, bits: int) -> str:
-    """A mask: how a vector's places, numbers that fit into so many bits, compare with a bound."""
+    """A mask over a vector whose lanes have the numbers `places`, which fit into `bits` bits: on where a number
+    compares with `bound` as `predicate` says."""
     limit = s.out.inst(f"trunc i64 {bound} to i{bits}") if bound.startswith("%") else bound
     numbers = vector_literal(tuple(places), f"i{bits}")
     width = len(places)
@@ -122,13 +123,13 @@ def _chosen(s: State, name: str, a: str, b: str) -> str:
 
 
 def _bits(s: State) -> dict[int, int]:
-    """For each width of vectors that of the integers compared: what fills a register and holds the lane numbers."""
+    """For each vector width of the loop, the bits of the integers that represent lane numbers in comparisons."""
     assert s.lanes is not None
     return {width: place_bits(s, width, s.lanes.extent) for width in s.lanes.widths}
 
 
 def place_bits(s: State, width: int, most: int) -> int:
-    """Width of integers that, so many of them, fill a vector register and hold numbers up to `most`."""
+    """The number of bits of integers of which `width` fill a vector register, and which hold numbers up to `most`."""
     bits = 32
     while bits > 8 and bits * width > s.target.vector_bits:
         bits //= 2

@@ -45,8 +45,8 @@ PART = 64
 """The bytes of a table that one vector holds."""
 
 PIECES = 3
-"""Pieces, each a power of two, that a vector must otherwise be loaded in to be read under a mask instead: with two of
-them some small reductions took 1.1 times as long (Zen 5, 27 November 2026)."""
+"""A vector whose width is no power of two is loaded in this many pieces or more before a masked load replaces them:
+with two pieces some small reductions took 1.1 times as long under a mask (Zen 5, 27 November 2026)."""
 
 # loads
 
@@ -81,8 +81,9 @@ def is_table(s: State, buffer: Buffer, number: Expr) -> bool:
 
 
 def load_entries(s: State, table: Buffer, numbers: Value) -> Value:
-    """A byte of a table for each lane, which read nothing else whatever their numbers: by permutations of registers
-    where there are such, else one after another, for vectors of pointers would take longer."""
+    """The entry of a table of 256 bytes for each lane, at 8-bit numbers, so that no lane reads outside of it: by
+    permutations of registers if the machine has them, else one lane after another, as gathers of bytes would take
+    longer."""
     assert s.lanes is not None
     t, picks = table.dtype, s.target.isa.byte_tables >= ENTRIES
     vectors = []
@@ -108,13 +109,13 @@ def _each_entry(s: State, table: Buffer, numbers: str, width: int) -> str:
 
 
 def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:
-    """The lanes' offsets, with those of lanes that are off replaced by that of the nearest lane that is on."""
+    """The lanes' offsets `steps`, in which each lane that is off has the offset of the nearest lane that is on."""
     lanes = [k for k, x in enumerate(on) if x]
     return tuple(steps[min(lanes, key=lambda m: abs(m - k))] for k in range(len(steps)))
 
 
 def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
-    """The entries of a table as literals if the index is a known one in every lane; None if not."""
+    """The entries of a table for all lanes as literals, if each lane's index is a known number; else None."""
     access = classify(s, s.converter.poly(index))
     first = as_constant(access.base)
     if s.lanes is None or access.steps is None or first is None:
@@ -179,21 +180,19 @@ def _load_contiguous(s: State, buffer: Buffer, p: Poly, width: int) -> str:
 
 
 def _calculates(s: State, t: DType) -> bool:
-    """Whether vectors of this type are read under masks and calculated with as they are: halves become f32 first, for
-    which a denormal is a number like others."""
+    """Whether vectors of type `t` are loaded under masks and used in arithmetic as loaded. Floats of 16 bits are
+    converted to f32 first, where a denormal is an ordinary number."""
     return t.is_float and t.itemsize >= 4 and s.target.isa.masked_reads
 
 
 def _load_first(s: State, t: DType, where: str, align: int, width: int, whole: int) -> str:
-    """The first lanes of a vector, the others zero.
+    """The first `width` lanes of a vector of `whole`, loaded under a mask.
 
-    What is not aligned, LLVM loads piece by piece where it is no power of two, 15 elements as 8, 4, 2 and 1, and puts
-    these together.
-
-    What is aligned, LLVM makes from the whole vector, as this may be read, and calculates with what lies after the
-    lanes. In an allocation of our own that was never written: it is denormals by chance, for each of which a processor
-    may take a hundred cycles (docs/decisions/idle-lanes.md). Allocations that only constants index are spared: they
-    become registers, in which unwritten lanes are zero, and LLVM does so with ordinary loads alone.
+    Without a mask LLVM loads an unaligned vector whose width is no power of two in pieces, 15 elements as 8, 4, 2 and
+    1, and joins them. An aligned one it loads whole, as this may be read, and computes with all lanes. In an unwritten
+    allocation these hold denormals by chance, each of which may cost a processor a hundred cycles
+    (docs/decisions/idle-lanes.md). Allocations with constant indices alone are excepted: they become registers, in
+    which unwritten lanes are zero, and LLVM does so with ordinary loads only.
     """
     mask = vector_literal(tuple(int(lane < width) for lane in range(whole)), "i1")
     result, lanes = _masked_load(s, t, where, align, whole, mask), vector_literal(tuple(range(width)), "i32")
@@ -242,8 +241,8 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
 
 
 def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int, *, whole: bool = True) -> str | None:
-    """Lanes that go down a column of a square tile of our own, of which only the rows of lanes that are on need be
-    there if it is not `whole`; None for any other access."""
+    """The lanes of an access that goes down a column of a square tile in an allocation of this function; None for other
+    accesses. If not `whole`, only the rows of lanes that are on need to have been written."""
     pointer, base = s.pointer(buffer), as_constant(access.base)
     assert access.steps is not None
     steps = access.steps[start : start + width]
@@ -284,7 +283,7 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
 
 
 def _load_row(s: State, buffer: Buffer, p: Poly, width: int) -> str:
-    """A row of a tile: parts of a byte as they are in memory."""
+    """A row of a tile in its type in memory; elements of less than 8 bits take a byte each."""
     if not _is_part_of_a_byte(buffer.dtype):
         return _load_contiguous(s, buffer, p, width)
     where, align = address(s, buffer, p)
@@ -341,7 +340,7 @@ MAX_VECTORS = 4
 
 
 def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> str:
-    """Neighbours, of which those that are off are not touched."""
+    """A load of `width` neighbouring elements under `mask`: elements of lanes that are off are not read."""
     where, align = address(s, buffer, p)
     return from_memory(s, _masked_load(s, buffer.dtype, where, align, width, mask), buffer.dtype, width)
 
@@ -355,8 +354,9 @@ def _masked_load(s: State, t: DType, where: str, align: int, width: int, mask: s
 
 
 def _elements_between(s: State, steps: tuple[int, ...]) -> Span | None:
-    """The elements, counted as the steps are, from that of the first lane that is on to that of the last, where lanes
-    that are on follow each other and so do their elements: all of these are in memory that may be read."""
+    """The range of elements that lanes at the offsets `steps` read, from the first lane that is on to the last. It is
+    known only if the lanes that are on follow each other and the offsets grow by one stride; else None. All elements in
+    the range may be read."""
     span = s.mask.span if s.mask else None
     stride = steps[1] - steps[0]
     if span is None or stride <= 0 or steps != tuple(range(steps[0], steps[0] + stride * len(steps), stride)):
@@ -367,8 +367,9 @@ def _elements_between(s: State, steps: tuple[int, ...]) -> Span | None:
 def _load_unbroadcast(
     s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mask: str, between: Span | None
 ) -> str:
-    """Lanes near each other, of which those that are off are not touched: vectors of neighbours with the elements that
-    some lane reads, or those `between` elements that are read, and shuffles."""
+    """A load of lanes at the offsets `steps` that are close together, some lanes off: masked loads of the vectors of
+    neighbours that contain these elements, then shuffles. Only elements that some lane reads are loaded, or all in the
+    range `between`."""
     width, low = len(steps), min(steps)
     result, bits = "poison", place_bits(s, width, max(map(abs, steps)) + 2 * width)
     for first in range(low, max(steps) + 1, width):
@@ -385,7 +386,8 @@ def _load_unbroadcast(
 
 
 def _read(s: State, steps: tuple[int, ...], first: int, mask: str) -> str:
-    """The mask of elements from `first` on, as many as there are lanes, that some lane that is on reads."""
+    """The mask of the elements `first` to `first + len(steps)` that a lane reads which is on in `mask`; lane k reads
+    element `steps[k]`."""
     width = len(steps)
     readers = [[lane for lane, step in enumerate(steps) if step == first + k] for k in range(width)]
     turns = [tuple(r[turn] if turn < len(r) else width for r in readers) for turn in range(max(map(len, readers)))]
@@ -434,8 +436,8 @@ def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
 
 
 def _only_lane(s: State, start: int, width: int) -> int | None:
-    """The one lane of a vector that is on, if there is but one and it is known. LLVM 22 makes one store of 32 bits of
-    those under such a mask whose elements it narrows before, which writes over what lies after them."""
+    """The only lane of a vector that is on, if that is known; else None. LLVM 22 makes one 32-bit store of narrowed
+    elements under such a mask, which overwrites the bytes after the element."""
     span = None if s.mask is None else s.mask.span
     if s.on is not None:
         lanes = [k for k in range(width) if s.on[start + k]]
@@ -447,8 +449,8 @@ def _only_lane(s: State, start: int, width: int) -> int | None:
 
 
 def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> list[tuple[str, str, str]]:
-    """`buffer[indices] = value` for all lanes. One location gets one value once, or the last lane's. Returns what was
-    written past the caches: addresses, types and values."""
+    """Store `value` to `buffer[indices]` for all lanes. If all lanes store to one element, it gets the last lane's
+    value. Returns (address, type, value) of each streaming store."""
     access = classify(s, buffer_offset(s, buffer, indices))
     if s.lanes is None or (access.steps is not None and not any(access.steps) and not value.vector):
         store_scalar(s, buffer, access.base, value.scalar)

@@ -78,8 +78,8 @@ class Ops:
         return self.out.inst(f"select {register_type(boolean, condition_width)} {condition}, {ty} {a}, {ty} {b}")
 
     def _select_float(self, condition: str, a: str, b: str, t: DType, width: int) -> str:
-        """`a` where a condition holds, `b` elsewhere, of f32 or f64. Where LLVM takes a comparison and a selection of
-        the same values for a maximum that need not give NaN, it sees others after a fence, which costs nothing."""
+        """`a` where `condition` holds, else `b`, of f32 or f64. LLVM may turn a select and a comparison of the same
+        values into a maximum that loses NaN; a fence, which costs nothing, hides that they are the same."""
         ty = register_type(t, width)
         if width and self.isa.loose_extrema:
             a, b = (self.out.intrinsic(f"llvm.arithmetic.fence.{suffix(t, width)}", ty, [(ty, x)]) for x in (a, b))
@@ -149,9 +149,10 @@ class Ops:
         raise CompileError(f"no native code for the operator {name!r} on {t}")
 
     def _extremum(self, name: str, t: DType, width: int, a: str, b: str) -> str:
-        """NaN-propagating min/max, of zeros either. `select(a > b, a, b)` is one x86 instruction that gives `b` when
-        unordered, so with a literal `a` nothing more is needed; else all bits are set where `a` is NaN. Some machines
-        have an instruction for all of it (which distinguishes zeros; on x86 that would take another four)."""
+        """Minimum or maximum that propagates NaN; of two zeros it gives either. `select(a > b, a, b)` is one x86
+        instruction, which gives `b` if a or b is NaN, so with a literal `a` nothing more is needed; else all bits are
+        set where `a` is NaN. Some machines have an instruction that does all of this and distinguishes zeros; on x86
+        that would take another four."""
         ty = register_type(t, width)
         if is_literal(b):
             a, b = b, a
@@ -331,8 +332,8 @@ class Ops:
         return result
 
     def _whole(self, quotient: bool, signed: bool, t: DType, a: str, b: str, width: int, by_floats: bool) -> str:
-        """a / b toward zero, or what remains. CPUs divide vectors of floats alone: quotients of integers of 16 bits are
-        exact enough in f32, those of 32 bits in f64, to be on the right side of the next whole number."""
+        """a / b toward zero (`quotient`), or its remainder. CPUs divide only vectors of floats: quotients of 16-bit
+        integers are exact enough in f32, and of 32-bit integers in f64, to be truncated to the right integer."""
         ty, out = register_type(t, width), self.out
         sign = "s" if signed else "u"
         if not by_floats:

@@ -46,8 +46,8 @@ _machines = threading.local()
 
 
 def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachine:
-    """LLVM's code generator. A thread keeps the last one: making it and its tables takes a third of what a small kernel
-    takes, and a compile asks for the same one each time."""
+    """LLVM's code generator for a machine. Each thread caches its last one: creating it takes a third of the time that
+    a small kernel takes, and a compile requests the same one each time."""
     about = (triple, cpu, features, opt)
     if getattr(_machines, "about", None) != about:
         _machines.machine = machine_for(triple, cpu=cpu, features=features, opt=opt, every_target=True)
@@ -78,9 +78,11 @@ def _run_short_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll:
 
 
 def _link(module: llvm.ModuleRef, part: llvm.ModuleRef) -> None:
-    """Move what one module defines into another, for that one alone: several kernels of a program may bring the same.
+    """Move the functions that `part` defines into `module`, as internal ones: several kernels of a program may bring
+    the same.
 
-    Raises CompileError where both define a function."""
+    Raises CompileError where both define a function.
+    """
     defined = {f.name for f in module.functions if not f.is_declaration}
     loaded = [f.name for f in part.functions if not f.is_declaration]
     twice = [name for name in loaded if name in defined]
@@ -95,13 +97,14 @@ def _link(module: llvm.ModuleRef, part: llvm.ModuleRef) -> None:
 
 
 def compile_llvm(text: str, target: Target, opt: int = 3, others: Sequence[str] = ()) -> bytes:
-    """A relocatable object for LLVM text. `opt` is 0 to 3; `others` are texts that define what it calls."""
+    """A relocatable object compiled from LLVM text. `opt` is the level, 0 to 3; `others` are texts of the functions
+    that it calls."""
     module, machine = _optimized(text, target, opt, others)
     return bytes(machine.emit_object(module))
 
 
 def assembly(text: str, target: Target, opt: int = 3) -> str:
-    """The assembly of the same code."""
+    """The assembly of the object that `compile_llvm` makes of LLVM text."""
     module, machine = _optimized(text, target, opt)
     return str(machine.emit_assembly(module))
 

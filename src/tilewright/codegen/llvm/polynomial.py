@@ -22,7 +22,7 @@ Key = tuple[tuple[Monomial, int], ...]
 
 
 class Atoms:
-    """The numbering of atoms."""
+    """The numbering of atoms: the variables and subexpressions of which polynomials consist, by first appearance."""
 
     def __init__(self) -> None:
         self.exprs: list[Expr] = []
@@ -101,10 +101,10 @@ def divisor(p: Poly, limit: int) -> int:
 
 
 class Converter:
-    """Turns expressions into polynomials under a binding of variables to constants (those of unrolled loops).
+    """Converts expressions to polynomials, with the variables of unrolled loops bound to constants.
 
-    `outer` is the converter of the same atoms and bindings but those of `inner`, the variables of one more loop: what
-    mentions none of these it has already turned, for the iterations before.
+    `outer` is the converter with the same atoms, but without the bindings of `inner`, the variables of one more
+    unrolled loop. Its results are reused for expressions that mention none of these.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Converter:
         return {(self.atoms.number(e),): 1}
 
     def bind(self, e: Expr) -> Expr:
-        """`e` with the constants put in (and folded)."""
+        """`e` with bound variables replaced by their constants, folded."""
         if not self.constants or isinstance(e, Const):
             return e
         used = {v: Const(self.constants[v], v.dtype) for v in variables(e) if v in self.constants}
@@ -208,8 +208,8 @@ class Converter:
         return p
 
     def _rejoined(self, p: Poly, monomial: Monomial, rest: Sequence[int], remainder: Op) -> Poly | None:
-        """`rejoin` for a divisor with symbols, by which the quotient is multiplied: `c * w * (f // w) + c * (f %
-        w)`."""
+        """`p` with `c * w * (f // w) + c * (f % w)` replaced by `c * f`, for a symbolic divisor w; None if it has no
+        such pair of terms. `remainder` is `f % w`, a factor of `monomial`."""
         f, size = remainder.args
         quotient = self.atoms.find(Op("floordiv", (f, size)))
         if quotient is None:
@@ -222,8 +222,9 @@ class Converter:
         return add(without, multiply({tuple(rest): c}, self.poly(f)))
 
     def _divided(self, twin: Monomial, rest: Sequence[int], remainder: Op) -> Expr | None:
-        """The f of a monomial `rest * (f // c)` where the remainder is `f % c`; or is the same written without what c
-        divides: `(i % 27 * 12 + j) % 36` was simplified to `(i * 12 + j) % 36`."""
+        """The dividend f if the monomial `twin` is `rest * (f // c)` where the remainder is `f % c`; else None. The
+        remainder's dividend may lack terms that c divides: `(i % 27 * 12 + j) % 36` was simplified to `(i * 12 + j) %
+        36`."""
         own = list(twin)
         for n in rest:
             if n not in own:

@@ -63,14 +63,15 @@ def emit_prefetch(s: State, stmt: For) -> None:
 
 
 def _line(s: State, buffer: Buffer, offset: Poly, locality: int) -> None:
-    """The hint for the line that an element is in."""
+    """Emit a prefetch of the cache line that contains the element at `offset`."""
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     place, _ = address(s, buffer, offset)
     s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 
 
 def _share(s: State, stmt: For) -> None:
-    """The hints for an iteration's part of a buffer. Hardware brings the neighbour of each line as well."""
+    """Emit the prefetches of an iteration's share of the buffer in the loop's note. Of two neighbouring lines only one
+    is prefetched, as hardware loads the other as well."""
     result = share_of(s, stmt)
     if result is not None:
         buffer, start, each = result
@@ -79,8 +80,9 @@ def _share(s: State, stmt: For) -> None:
 
 
 def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
-    """The buffer of a loop's note `PrefetchShare`, where in it an iteration's part begins and how many bytes it
-    has, by the place of the iteration among all that the loops around make."""
+    """(buffer, offset of the share, bytes of the share) that an iteration prefetches, by the loop's note
+    `PrefetchShare`. The number of the iteration among all those of the enclosing loops gives the offset. None without
+    the note."""
     note = find(stmt.notes, PrefetchShare)
     if note is None:
         return None
@@ -107,7 +109,8 @@ def _following(s: State, stmt: For, note: Prefetch, load: Load) -> None:
 
 
 def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) -> int:
-    """How many lines an iteration prefetches from an offset on: those that the next one does not."""
+    """The number of lines that an iteration prefetches from offset `start` on: as many as lie between it and the next
+    iteration's."""
     if note.lines is not None:
         return note.lines
     stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
@@ -115,10 +118,11 @@ def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) ->
 
 
 def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
-    """The offset to add to that of what the loop reads for the share of the rows (or the tile) that it works on, in
-    elements; None if it has no share.
+    """The distance, in elements, from an iteration's load to the lines that it is to prefetch: how far ahead the note
+    says, and which share of the lines belongs to the row or tile of this run of the loop. None if it has no share.
 
-    Shares are rounded up: the last of them reaches a few lines further."""
+    Shares are rounded up: the last of them reaches a few lines further.
+    """
     if note.turn is not None:
         return _turn(s, stmt, note, load)
     steps, sharing, rows = as_int(stmt.extent), note.rows, _rows(stmt, load)
@@ -151,13 +155,14 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
 
 
 def _whole(elements: Expr, line: int) -> Expr:
-    """This number of elements, rounded down to whole lines: of a part of one more, the step would leave out what
-    follows."""
+    """`elements` rounded up to a multiple of `line`, the elements of a cache line: a share that ended within a line
+    would leave out the lines that follow."""
     return -(-elements // line) * line
 
 
 def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
-    """The offset of the first line to prefetch in this run, whose turn determines it."""
+    """The offset of the first line that a run of the loop prefetches, if runs take turns: turn k begins at line `k *
+    note.lines`."""
     other = None if note.turn is None else first_read(stmt, note.turn)
     if other is None or note.turns is None:
         return {}
@@ -166,8 +171,8 @@ def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
 
 
 def _rows(stmt: For, load: Load) -> tuple[Expr, int, Expr] | None:
-    """The first of the rows that a run of the loop works on, how many those are, and how many there are: what indexes
-    another buffer that is only read, by a loop inside which does not drive `load`."""
+    """(first row, number of rows, number of all rows) that a run of the loop works on; None if there are no rows. Rows
+    are indices into another buffer that is only read, by an inner loop whose variable is not an index of `load`."""
     body = tuple(walk(stmt.body))
     written = {x.buffer for x in body if isinstance(x, Store)}
     others = [e for x in body for part in exprs_of(x) for e in loads(part) if e.buffer not in (load.buffer, *written)]
@@ -186,8 +191,9 @@ def _rows(stmt: For, load: Load) -> tuple[Expr, int, Expr] | None:
 
 
 def _rank(s: State, load: Load, tiles: int) -> Expr | None:
-    """The number of this run among `tiles`, by the loops around that do not move `load`; None if they make fewer. Loops
-    next to the run that do move it, as those of a reduction, make other runs of other parts."""
+    """The number of this run of the loop among `tiles` runs that read the same elements: the place in the enclosing
+    loops whose variables `load` does not use. None if these make fewer runs. Directly enclosing loops that `load` uses,
+    as those of a reduction, do not count."""
     moving = {v for index in load.indices for v in variables(index)}
     rank: Expr = const(0)
     count = 1
@@ -200,8 +206,8 @@ def _rank(s: State, load: Load, tiles: int) -> Expr | None:
 
 
 def most_iterations(nest: Sequence[For]) -> list[tuple[For, int | None]]:
-    """Loops from the outermost in, each with a number that its iterations do not exceed, in a loop's last part fewer;
-    None where symbols decide."""
+    """Each loop of a nest, the outermost first, with an upper bound on its number of iterations; None if symbols decide
+    it."""
     extents = {loop.var: loop.extent for loop in nest}
     return [
         (loop, bounds(loop.extent, extents).hi if extents.keys() >= set(variables(loop.extent)) else None)
@@ -221,8 +227,8 @@ def first_read(stmt: For, name: str) -> Load | None:
 
 
 def tile_of(stmt: For, name: str, line: int) -> list[Load]:
-    """One element of each line, of so many bytes, that an iteration writes or reads of a buffer in unrolled and
-    vectorised loops, each at its first place there; other loops stand at their start."""
+    """One access for each cache line of `line` bytes that an iteration of `stmt` touches of buffer `name` in unrolled
+    and vectorized loops. Variables of other loops are 0."""
     result = _first_access(stmt.body, name, ())
     if result is None:
         return []
@@ -238,7 +244,7 @@ def tile_of(stmt: For, name: str, line: int) -> list[Load]:
 
 
 def _first_access(stmt: Stmt, name: str, enclosing: tuple[For, ...]) -> tuple[Load, tuple[For, ...]] | None:
-    """The first place where a buffer is written or read, and the loops around it inside."""
+    """The first access to buffer `name` in `stmt`, as a load, and the loops inside `stmt` around it."""
     if isinstance(stmt, For):
         enclosing = (*enclosing, stmt)
     if isinstance(stmt, Store) and stmt.buffer.name == name:

@@ -26,7 +26,7 @@ def load_dim(out: Writer, index: int) -> str:
 
 
 def polynomial(work: Work, variables: Sequence[Var]) -> Expr:
-    """A polynomial of variables, named in it, as an expression."""
+    """The polynomial `work`, which names its variables, as an expression of `variables`."""
     named = {v.name: v for v in variables}
     total: Expr = const(0)
     for coefficient, terms in work:
@@ -35,7 +35,8 @@ def polynomial(work: Work, variables: Sequence[Var]) -> Expr:
 
 
 class Caller:
-    """Writes calls into one entry. What it has loaded from the two tables holds until `forget`."""
+    """Writes calls of kernels into one entry. Pointers and symbols that it has loaded from `slots` and `dims` are
+    reused until `forget`."""
 
     def __init__(self, symbols: Sequence[Var], target: Target) -> None:
         self.state = State(target, frozenset(), evaluate)
@@ -46,9 +47,9 @@ class Caller:
         self.pointers: dict[tuple[int, Expr], str] = {}
         self.integers: dict[int, str] = {}
         self.numbers: dict[Var, str] = {}
-        """The numbers of iterations, of the loops around."""
+        """The LLVM operands with the iteration numbers of the enclosing loops, by their variables."""
         self.fork: int | None = None
-        """The fork of the call before; None if it was in none."""
+        """The fork to which the last call belongs; None if it belongs to none."""
         self.owners: dict[int, str] = {}
 
     def forget(self) -> None:
@@ -56,7 +57,8 @@ class Caller:
         self.integers.clear()
 
     def call(self, step: StepSpec, waiting: bool) -> bool:
-        """Write one call; returns whether the other threads have to wait for it."""
+        """Write the call of `step`, after a barrier if it must wait for earlier calls (`waiting`: some have not been
+        waited for). Returns whether later calls must wait for it."""
         fork = None if step.branch is None else step.branch[0]
         together = step.alone or fork is not None  # nothing needs what the calls before have written
         if waiting and not (together and fork == self.fork):
@@ -81,7 +83,7 @@ class Caller:
         return True
 
     def owner(self, branch: int) -> str:
-        """The number of the thread that runs a branch."""
+        """An operand: the number of the thread that runs the fork's branch number `branch`."""
         if branch not in self.owners:
             self.owners[branch] = f"%owner{branch}"
             self.out.entry.append(f"  %owner{branch} = urem i64 {branch}, %nthreads")
@@ -92,7 +94,7 @@ class Caller:
         self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
 
     def shift(self, work: Work) -> Expr:
-        """A polynomial of the symbols and the numbers of iterations as an expression."""
+        """A polynomial of the symbols and the iteration numbers as an expression."""
         return polynomial(work, (*self.symbols, *self.numbers))
 
     def pointer(self, slot: int, shift: Expr) -> str:
@@ -107,14 +109,15 @@ class Caller:
         return entry
 
     def number(self, e: Expr) -> str:
-        """An expression of the symbols and the numbers of iterations."""
+        """An i64 operand with the value of an expression of symbols and iteration numbers."""
         for v in variables(e):
             operand = self.numbers[v] if v in self.numbers else self.integer(self.symbols.index(v))
             self.state.env[v] = Value(i64, (operand,))
         return self.state.scalar(e)
 
     def integer(self, index: int) -> str:
-        """A symbol, or after the symbols an extent that a step before has defined."""
+        """An i64 operand: the entry `index` of `dims`, which is a symbol or, after the symbols, an extent that an
+        earlier step has computed."""
         if index not in self.integers:
             self.integers[index] = load_dim(self.out, index)
         return self.integers[index]
@@ -149,11 +152,12 @@ class Regions:
         self.extents = self.checks = 0
         self.controlled = False
         self.budget = self.spent = ""
-        """Variables of each thread: the number of iterations still allowed, and of those allowed so far in this
-        call."""
+        """Variables on each thread's stack: how many iterations are still allowed, and how many this call was allowed
+        so far."""
 
     def meet(self, spec: RegionSpec, waiting: bool) -> None:
-        """Begin or end a region. `waiting`: threads would have to wait for the calls before."""
+        """Write the beginning or end of a loop, branch or other region. `waiting`: earlier calls have not been waited
+        for."""
         if waiting or spec.count is not None or spec.condition is not None:
             self.caller.wait()
         match spec.kind:
@@ -189,11 +193,12 @@ class Regions:
         caller.numbers = dict(region.numbers)
 
     def place(self, slot: int, shift: Work) -> str:
-        """The address of a value that a region reads or writes."""
+        """An operand: the address of a value in `slot`, `shift` bytes on."""
         return self.caller.pointer(slot, self.caller.shift(shift))
 
     def flag(self, slot: int, shift: Work) -> str:
-        """Emit the load of a bool, and a barrier, so that all threads have read it before any may change it."""
+        """An i1 operand: the bool in `slot`. Emits its load, and a barrier, so that all threads have read it before any
+        may change it."""
         result = self.out.inst(f"load i8, ptr {self.place(slot, shift)}, align 1")
         self.caller.wait()
         return self.out.inst(f"icmp ne i8 {result}, 0")
@@ -266,7 +271,7 @@ class Regions:
             self.by_one_thread(f"store i64 {total}, ptr {where}, align 8", f"{label}.total")
 
     def extent(self, spec: RegionSpec) -> None:
-        """A number from memory as a symbol, cut to its bounds."""
+        """Load a number from memory as a new symbol, clamped to between 0 and the bound in `spec`."""
         out, caller = self.out, self.caller
         assert spec.count is not None and spec.trip is not None
         result = out.inst(f"load i64, ptr {self.place(spec.count, spec.shift(0))}, align 8")
@@ -279,7 +284,8 @@ class Regions:
         self.extents += 1
 
     def check(self, spec: RegionSpec) -> None:
-        """Leave where a condition does not hold, having said which check that was and what number decided it."""
+        """Return from the entry if a condition does not hold, after the control words were told which check failed, and
+        the number that decided it."""
         out = self.out
         assert spec.count is not None and spec.condition is not None
         label = f"check{self.checks}"
@@ -352,8 +358,8 @@ class Regions:
         out.effect(f"store i64 {out.inst(f'sub nsw i64 {left}, 1')}, ptr {self.budget}, align 8")
 
     def told(self, spent: str, label: str) -> str:
-        """Emit the question for more iterations: thread 0 calls the function in the control words, all threads read its
-        answer."""
+        """Emit the request for more iterations: thread 0 calls the function in the control words, with the number
+        `spent` so far, and all threads read its answer. Returns that as an operand."""
         out = self.out
         told = out.inst(f"getelementptr inbounds i64, ptr %control, i64 {CONTROL.told // 8}")
         first = out.inst("icmp eq i64 %tid, 0")

@@ -12,8 +12,9 @@ from tilewright.codegen.llvm.transpose import Shuffle
 
 
 def runs(steps: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
-    """(first elements, length) of the runs that lanes at these offsets read; None where single elements are as good:
-    runs of different lengths, or of one, or too many to be joined in pairs."""
+    """(first element of each run, length) of the runs of neighbouring elements that lanes at the offsets `steps` read.
+    None if loads of single elements are as good: runs have different lengths or one element, or their number is no
+    power of two."""
     touched = sorted(set(steps))
     starts = tuple(x for k, x in enumerate(touched) if not k or x != touched[k - 1] + 1)
     length, rest = divmod(len(touched), len(starts))

@@ -21,7 +21,7 @@ from tilewright.runtime.specs import Work
 from tilewright.targets.target import Target
 
 ALIGNMENT = 64
-"""Bytes to a multiple of which each part of a workspace is rounded, and the workspace itself lies."""
+"""Each part of a workspace, and the workspace itself, is aligned to this number of bytes."""
 _BARRIER = "declare void @tw_barrier(ptr, i64) nounwind\n"
 _TRIPLE = "target triple"
 _SPINS = 1000
@@ -29,7 +29,7 @@ _SPINS = 1000
 
 
 def standalone(kernel: PrimFunc, name: str, workspace: Sequence[Workspace], target: Target) -> str:
-    """The LLVM text of a flat function, whose own name differs, and of its C interface `name`."""
+    """The LLVM text of a flat function and of its C interface, whose functions begin with `name`."""
     text = emit_llvm(kernel, target)
     m = Module(target.triple)
     first = text.index(_TRIPLE)
@@ -65,7 +65,7 @@ def standalone(kernel: PrimFunc, name: str, workspace: Sequence[Workspace], targ
 
 
 def exported(kernel: PrimFunc, name: str, workspace: Sequence[Workspace]) -> list[str]:
-    """The functions of the C interface."""
+    """The names of the functions in the C interface that `standalone` writes."""
     shared = not runs_alone(kernel)
     return [name, *([f"{name}_thread"] if shared else []), *([f"{name}_workspace"] if workspace else [])]
 
@@ -73,7 +73,7 @@ def exported(kernel: PrimFunc, name: str, workspace: Sequence[Workspace]) -> lis
 def _parts(
     f: Function, workspace: Sequence[Workspace], sizes: Mapping[str, Value], threads: Value, base: Value
 ) -> Iterator[tuple[Value, Value]]:
-    """Where each part of the workspace is, and how many bytes there are up to its end."""
+    """For each part of the workspace that begins at `base`: its address, and the bytes from `base` to its end."""
     end = f.value(0, I64)
     for w in workspace:
         place = base + end
@@ -84,7 +84,8 @@ def _parts(
 
 
 def _barrier(m: Module) -> None:
-    """All threads wait for each other: the last to arrive resets the count and turns the phase, after it in memory."""
+    """Define `tw_barrier`, in which all threads wait for each other: the last to arrive resets the count at `barrier`
+    and then increments the phase, 8 bytes on, for which the others wait."""
     with m.function("tw_barrier", VOID, [("barrier", PTR), ("nthreads", I64)], local=True) as (f, (barrier, nthreads)):
         phase = f.load(I64, barrier, 8, order="acquire")
         arrived = f.add_atomic(barrier, 1)
@@ -103,7 +104,7 @@ def _barrier(m: Module) -> None:
 
 
 def polynomial(f: Function, work: Work, values: Mapping[str, Value]) -> Value:
-    """The value of a polynomial in symbols."""
+    """The value of the polynomial `work`, for values of its symbols by name."""
     total = f.value(0, I64)
     for coefficient, powers in work:
         term = f.value(coefficient, I64)

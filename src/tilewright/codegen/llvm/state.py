@@ -24,9 +24,9 @@ from tilewright.targets.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """Where a buffer is: its address, known alignment, and for an allocation inside a vectorized loop the number of
-    lanes, each of which has its own copy (copies are interleaved, so that lanes are contiguous). `elements` is the size
-    of an allocation of this function's own, 0 for a parameter."""
+    """The location of a buffer: its address, its known alignment, and `elements`, the size of an allocation of this
+    function (0 for a parameter). An allocation in a vectorized loop has `copies`, one a lane, interleaved so that lanes
+    are contiguous."""
 
     operand: str
     align: int
@@ -36,9 +36,9 @@ class Pointer:
 
 @dataclass(slots=True)
 class Tiles:
-    """Registers that hold matrices: the buffer of sums, in the first `sums` of them, and what was loaded into others,
-    the one that was used last after: its number, the address and the stride, and which factor it is (0: rows), in the
-    basic block `block`."""
+    """The use of registers that hold matrices. The `sums` of `buffer` are in the first ones. `loaded` lists what was
+    loaded into the others in basic block `block`, the most recently used last: the register's number, address and
+    stride, and which factor of a product it is (0: rows)."""
 
     buffer: str
     sums: int
@@ -50,17 +50,17 @@ ValueKey = Expr | tuple[Expr, int]
 """An expression, with the number of the lanes it was computed for if it differs between them."""
 
 Facts = tuple[ValueKey, frozenset[str], frozenset[Expr]]
-"""Under which key a value is remembered, the written buffers that it reads, and the variables in it."""
+"""(key under which an expression's value is cached, buffers that it reads and the function writes, its variables)."""
 
 
 @dataclass(slots=True)
 class Places:
-    """Addresses that hold in a region of code, keyed by polynomials with the constants of unrolled loops put in, which
-    `State.number` has given numbers.
+    """Addresses that are valid in a region of code, by the numbers that `State.number` assigns to polynomials (with the
+    constants of unrolled loops put in).
 
-    `loads` are what was read, by buffer, address and type. `bases` are addresses computed before a loop for what it
-    accesses, by pointer and type of element, each with its offset. `shuffles` are those of tiles that are transposed
-    here, by their vectors and the elements they take.
+    `loads` are loaded values, by buffer, address and type. `bases` are addresses that were computed before a loop for
+    its accesses, by pointer and element type, each with its offset. `shuffles` are those of tiles that are transposed
+    here, by their vectors and the elements taken.
     """
 
     loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
@@ -73,11 +73,11 @@ class Places:
 
 @dataclass(slots=True)
 class Scope:
-    """Values that hold in a region of code that the current block is dominated by.
+    """Cached values of expressions that are valid in a region of code, where the current block dominates.
 
-    `open` scopes (an unrolled iteration, the lanes of a vector loop) are no region of their own: what does not mention
-    the iteration's variable `var` holds in the scope around as well. What was read from memory is kept by the buffers
-    that it was read from.
+    `open` scopes (an iteration of an unrolled loop, the lanes of a vector loop) are no region of their own: values of
+    expressions without the iteration's variable `var` are also valid in the enclosing scope. `loaded` has the values
+    that were read from memory, by the buffers that they were read from.
     """
 
     open: bool = False
@@ -162,7 +162,8 @@ class State:
 
     @contextmanager
     def some_lanes(self) -> Iterator[None]:
-        """Code for some of the lanes without a branch: the values made inside are forgotten after, places stay."""
+        """Context of code for some lanes that is not in a branch: values computed inside are dropped at the end,
+        addresses stay."""
         self.scopes.append(Scope())
         try:
             yield
@@ -171,7 +172,8 @@ class State:
 
     @contextmanager
     def binding(self, var: Var, value: int) -> Iterator[None]:
-        """An unrolled loop's variable is a constant; values that mention it are forgotten after."""
+        """Context of an iteration of an unrolled loop, whose variable has the constant `value`; cached values that
+        depend on it are dropped at the end."""
         outer = self.converter
         self.constants[var] = value
         self.counters.add(var)
@@ -203,7 +205,8 @@ class State:
 
     @contextmanager
     def masked(self, mask: Value | None, on: tuple[bool, ...] | None = None) -> Iterator[None]:
-        """Lanes where `mask` is false do nothing; `on` says which those are where that is known."""
+        """Context of code that has no effect in lanes where `mask` is false. `on` says of each lane whether it is on,
+        if that is known."""
         outer, self.mask, self.on = (self.mask, self.on), mask, on
         try:
             yield
@@ -233,7 +236,7 @@ class State:
         return None
 
     def remember(self, e: Expr, value: Value) -> Value:
-        """Note the value of `e` as far out as it holds."""
+        """Cache the value of `e` in the outermost scope where it is valid, and return it."""
         key, read, free = self._facts.get(e) or self._facts_of(e)
         k, scopes = len(self.scopes) - 1, self.scopes
         while k and scopes[k].open and scopes[k].var not in free:
@@ -253,16 +256,18 @@ class State:
             self.remember(Load(buffer, indices), value)
 
     def remember_streamed(self, buffer: Buffer, stored: Sequence[tuple[str, str, str]]) -> None:
-        """Note what has been written past the caches: addresses, types and values. It would come from memory again."""
+        """Cache (address, type, value) of each streaming store `stored`: a load would read it from memory, past the
+        caches."""
         for where, type_, value in stored:
             self.places[-1].loads.setdefault(buffer.name, {})[where, type_] = value
 
     def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
-        """The value at an address, read once while it cannot change."""
+        """The value of `type_` at the address `where`, which is loaded again only after a store that may change it."""
         return self.read_once(buffer, where, type_, lambda: self.out.inst(f"load {type_}, ptr {where}, align {align}"))
 
     def read_once(self, buffer: Buffer, where: str, type_: str, read: Callable[[], str]) -> str:
-        """The value at an address: what `read` makes, or made while it could not change."""
+        """The value of `type_` at the address `where`: cached if no store may have changed it since, else the result of
+        `read`."""
         name, key = buffer.name, (where, type_)
         for places in reversed(self.places):
             values = places.loads.get(name)
@@ -272,7 +277,8 @@ class State:
         return raw
 
     def number(self, name: Key | tuple[str, str, Key]) -> int:
-        """The number of a polynomial, or of an address. Keys of polynomials are long, and tuples do not keep a hash."""
+        """A number that identifies a polynomial or an address. Tuples do not cache their hash, and those of polynomials
+        are long."""
         return self._numbers.setdefault(name, len(self._numbers))
 
     def constant(self, e: Const) -> Value:
@@ -299,7 +305,8 @@ class State:
         return entry
 
     def reads(self, e: Expr) -> bool:
-        """Whether `e` reads memory, or calls what is to be called for elements that are computed alone."""
+        """Whether `e` reads memory, or calls a foreign function, which may be called only for elements that are
+        computed."""
         entry = self._reads.get(e)
         if entry is None:
             own = isinstance(e, Load) or is_foreign_call(e)
@@ -307,7 +314,7 @@ class State:
         return entry
 
     def stable(self, p: Poly) -> bool:
-        """Whether the value of a polynomial cannot change by a store."""
+        """Whether no store of the function can change the value of a polynomial."""
         return not any(self._mutable(self.atoms.exprs[n]) for monomial in p for n in monomial)
 
     # lanes
@@ -337,14 +344,15 @@ class State:
         return is_there
 
     def can_vectorize(self, loop: For) -> bool:
-        """`vector.can_vectorize`, decided once for a loop that an unrolled loop repeats."""
+        """Whether the lanes of `loop` may run side by side (`vector.can_vectorize`), cached, since an unrolled loop
+        repeats it."""
         known = self._vectorizable.get(id(loop))
         if known is None:
             known = self._vectorizable[id(loop)] = (loop, can_vectorize(loop))
         return known[1]
 
     def native_lanes(self, loop: For) -> int:
-        """`vector.native_lanes`, counted once."""
+        """The lanes of a vector register for `loop` (`vector.native_lanes`), cached."""
         known = self._native.get(id(loop))
         if known is None:
             known = self._native[id(loop)] = (loop, native_lanes(self.target, loop))
@@ -357,7 +365,7 @@ class State:
         return entry
 
     def parts(self, value: Value) -> tuple[str, ...]:
-        """The value for every vector of lanes, a scalar put into all of them."""
+        """The value as one operand for each vector of the lanes; a scalar is broadcast."""
         assert self.lanes is not None
         if value.vector:
             return value.parts
@@ -378,7 +386,7 @@ class State:
         return result
 
     def elementwise(self, name: str, args: list[Value], result: DType) -> Value:
-        """An operator on values, lane by lane."""
+        """The value of the operator `name` on values, lane by lane."""
         if name not in TYPED_BY_ARGUMENTS and name.startswith(PREFIX):
             return self._extern(linked_name(name), args, result)
         t = args[0].dtype
@@ -392,7 +400,7 @@ class State:
         return Value(result, parts, True)
 
     def _extern(self, symbol: str, args: list[Value], result: DType) -> Value:
-        """A function of C on values, lane by lane."""
+        """The value of a call of the C function `symbol` for each lane."""
         types = [a.dtype for a in args]
         if not any(a.vector for a in args):
             return Value(result, (self.ops.extern(symbol, types, [a.parts[0] for a in args], 0, result),))
@@ -405,7 +413,8 @@ class State:
         return Value(result, tuple(parts), True)
 
     def cast_rounded(self, a: Value, offset: Value, bounds: tuple[Value, Value], to: DType) -> Value:
-        """cast(round(a) + offset), lane by lane; the offset and the bounds of `a` are scalars."""
+        """The value of cast(round(a) + offset) to type `to`, lane by lane; the offset and the bounds to which `a` is
+        clamped are scalars."""
         triple = self.target.triple
         if not a.vector or self.lanes is None:
             ends = bounds[0].scalar, bounds[1].scalar

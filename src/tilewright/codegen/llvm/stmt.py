@@ -179,7 +179,7 @@ def loop(s: State, stmt: For) -> None:
 
 
 def iteration(s: State, stmt: For) -> None:
-    """The body of a loop and the hints that stand before it."""
+    """Emit the body of a loop, after the prefetches of one iteration."""
     emit_prefetch(s, stmt)
     s.enclosing.append(stmt)
     emit(s, stmt.body)
@@ -187,7 +187,7 @@ def iteration(s: State, stmt: For) -> None:
 
 
 def _copies(stmt: Stmt) -> int:
-    """How often the innermost statements of a nest of unrolled loops are written."""
+    """The number of copies that a nest of unrolled loops makes of its innermost statements."""
     inner = max((_copies(c) for c in stmt.children), default=1)
     if isinstance(stmt, For) and stmt.kind == "unrolled":
         return inner * (as_int(stmt.extent) or 1)
@@ -226,8 +226,8 @@ def _lanes(s: State, stmt: For, extent: int | None) -> None:
 
 
 def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None], *, positive: bool = False) -> None:
-    """`for var in start..stop`, tested at the end; `positive` promises one iteration. Where addresses have 32 bits a
-    loop between numbers that fit counts in as many, in one register."""
+    """Emit `for var in start..stop` around `body`, with the test at the end; `positive` promises one iteration at
+    least. Where addresses have 32 bits, a loop between constants counts in 32 bits, in one register."""
     out = s.out
     narrow = address_bytes(s.target.triple) == 4 and start.isdigit() and stop.isdigit() and int(stop) < 1 << 31
     counted = "i32" if narrow else "i64"
@@ -256,10 +256,10 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
 
 
 def _metadata(s: State, stmt: For) -> str:
-    """LLVM's vectoriser and unroller keep away from loops that the schedule spread out. Of other loops it may unroll
-    the short ones; unrolling nests of long ones costs much time to compile and gains little. A loop with the note
-    `Unroll` of n it unrolls n times, which is the same as an unrolled loop of n and takes a fraction of the time; not
-    where all that a body reads would be in registers at once."""
+    """The loop's metadata for LLVM. Its vectoriser and unroller leave loops alone that the schedule vectorized or
+    unrolled. Of other loops it may unroll the short ones; unrolling nests of long ones costs much compile time and
+    gains little. A loop with the note `Unroll(n)` LLVM unrolls n times, which has the effect of an unrolled loop of n
+    in a fraction of the time; not on a machine where all loads of a body would be in registers at once."""
     explicit = s.lanes is not None or any(
         isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
     )

@@ -21,11 +21,11 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 
 PIECE = 16
-"""Bytes of one store at least; pointers from NumPy have this alignment."""
+"""The least number of bytes of one streaming store; pointers from NumPy are aligned to it."""
 
 
 def may_stream(s: State, buffer: Buffer, places: Sequence[Poly]) -> bool:
-    """Whether parts that start at these offsets of a buffer can be written past the caches."""
+    """Whether vectors that start at the offsets `places` of a buffer can be written by streaming stores."""
     size = buffer.dtype.itemsize
     if not s.streaming or not s.target.isa.streams_stores or s.mask is not None or buffer.dtype.bits < 8 or size > 8:
         return False
@@ -37,8 +37,9 @@ def may_stream(s: State, buffer: Buffer, places: Sequence[Poly]) -> bool:
 
 
 def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str]) -> list[tuple[str, str, str]]:
-    """Store vectors at offsets of a buffer, past the caches if it is aligned: whole vectors if it is aligned to those,
-    else in pieces. Returns the address, type and value of each, for who would read them back from memory."""
+    """Store the vectors `parts` at the offsets `places` of a buffer by streaming stores: whole vectors if the buffer is
+    aligned to them, else pieces, or ordinary stores if it is aligned to neither. Returns (address, type, value) of
+    each."""
     assert s.lanes is not None
     out, t = s.out, buffer.dtype
     addresses = [address(s, buffer, p) for p in places]
@@ -64,9 +65,9 @@ def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str
 
 
 def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) -> None:
-    """One vector past the caches, at most `most` elements at a time.
+    """Write one vector by streaming stores of at most `most` elements each.
 
-    A piece is as long as its address is aligned, a power of two: twelve elements go by fours.
+    A piece is the largest power of two that divides the width: twelve elements are written by fours.
     """
     out = s.out
     fewer, note, ty = min(most, width & -width), out.nontemporal(), memory_type(t, width)
@@ -80,7 +81,8 @@ def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) ->
 
 
 def _is_aligned(s: State, buffer: Buffer, size: int) -> str:
-    """An i1 that is made once, where the function starts."""
+    """An i1 operand: whether a buffer's address is a multiple of `size` bytes. It is computed once, where the function
+    starts."""
     operand = s.pointer(buffer).operand
     name = f"%stream{size}.{operand.strip('%').strip(chr(34))}"
     lines = [
@@ -94,7 +96,7 @@ def _is_aligned(s: State, buffer: Buffer, size: int) -> str:
 
 
 def fence(s: State) -> None:
-    """A fence: all threads see what was streamed before it."""
+    """Emit a fence after streaming stores, so that all threads see their data."""
     if s.streamed:
         symbol = s.out.declare("llvm.x86.sse.sfence", "void", [])
         s.out.effect(f"call void {symbol}()")

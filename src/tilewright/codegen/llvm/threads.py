@@ -78,7 +78,8 @@ class _Threads:
                 _alone(s, stmt)
 
     def _sequence(self, stmts: tuple[Stmt, ...]) -> None:
-        """Emit statements in order; neighbouring statements for one thread are one piece of work."""
+        """Emit statements in order. Neighbouring statements for one thread are emitted as one, under a single test of
+        its number."""
         k = 0
         while k < len(stmts):
             if _is_shared(stmts[k]):
@@ -94,8 +95,8 @@ class _Threads:
             k = end
 
     def _before(self, stmt: Stmt, *, own: bool = False) -> None:
-        """Emit a barrier if `stmt` accesses memory that other threads may still use; `own`: only its own expressions
-        count."""
+        """Emit a barrier if `stmt` accesses memory that other threads may still use. `own`: only the expressions of
+        `stmt` itself count, not those of its children."""
         result = touched(stmt, own=own)
         if self.open.conflicts(result):
             self._barrier()
@@ -107,7 +108,7 @@ class _Threads:
         self.open = Touched()
 
     def _loop(self, stmt: For) -> None:
-        """Emit a loop whose iterations start when all threads have finished the one before."""
+        """Emit a serial loop around parallel ones: each iteration starts when all threads have finished the last."""
         s = self.s
         self._before(stmt, own=True)
         self._barrier()
@@ -165,7 +166,7 @@ def _alone(s: State, stmt: Stmt) -> None:
 
 
 def _share(s: State, stmt: For) -> None:
-    """The calling thread's share of a parallel loop."""
+    """Emit the calling thread's share of a parallel loop."""
     out = s.out
     extent = s.scalar(stmt.extent)
     if not is_natural(s, stmt.extent):

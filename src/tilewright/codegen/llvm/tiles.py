@@ -24,12 +24,13 @@ ROW_BYTES = 64
 
 
 def has_tiles(s: State) -> bool:
-    """Whether the target has such registers."""
+    """Whether the target has registers that hold matrices (AMX)."""
     return s.target.has("amx-tile")
 
 
 def allocate_tiles(s: State, buffer: Buffer) -> None:
-    """Let a buffer of sums be in registers. Raises CompileError if there are too few, or others are."""
+    """Place a buffer of sums in registers for matrices. Raises CompileError if there are too few, or another buffer is
+    in them."""
     size = as_int(buffer.size)
     count = 0 if size is None else size // (ROWS * LANES)
     where = f"buffer {buffer.name!r}"
@@ -61,7 +62,7 @@ def release(s: State) -> list[str]:
 
 
 def emit_tiles(s: State, intrin: TensorIntrin, stmt: Intrinsic) -> bool:
-    """Write an intrinsic of registers; False if it is another one."""
+    """Emit a tensor intrinsic on registers for matrices; False if `intrin` is another one."""
     if intrin in ZERO.values():
         (sums,) = stmt.outputs
         _call(s, "llvm.x86.tilezero", _number(s, sums))
@@ -96,7 +97,7 @@ def _call(s: State, name: str, *arguments: Argument) -> None:
 
 
 def _number(s: State, region: Region) -> Argument:
-    """The register of a matrix of sums."""
+    """An argument: the number of the register that holds a region of the buffer of sums, one matrix."""
     assert s.tiles is not None
     if region.buffer.name != s.tiles.buffer:
         raise CompileError("a buffer is not in the registers of matrices", where=f"buffer {region.buffer.name!r}")
@@ -110,14 +111,15 @@ def _number(s: State, region: Region) -> Argument:
 
 
 def _memory(s: State, region: Region, stride: Expr) -> tuple[Argument, Argument]:
-    """An address, and the bytes between rows."""
+    """Two arguments: the address of a region, and the bytes between its rows, which are `stride` elements apart."""
     where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
     return ("ptr", where), ("i64", evaluate(s, stride * region.buffer.dtype.itemsize).scalar)
 
 
 def _loaded(s: State, where: tuple[Argument, Argument], side: int) -> int:
-    """The register that holds the rows at an address: one that does already, or the one of this factor that was not
-    used longest, so that those of the other factor stay for the products that follow."""
+    """The number of the register that holds the matrix at an address and stride: the one that it was loaded into
+    already, or else the least recently used one for factor `side`, into which it is loaded. Matrices of the other
+    factor thus stay for the products that follow."""
     tiles = s.tiles
     assert tiles is not None
     if tiles.block != s.out.block:

@@ -25,16 +25,18 @@ Fence = Callable[[str], str]
 """A function that returns its vector through a barrier for LLVM's optimisations."""
 
 SIZES = {1: (16,), 2: (8,), 4: (4, 8, 16)}
-"""Vectors of a square, and elements of each, that can be transposed in registers, by the bytes of an element."""
+"""The numbers n of rows for which an n x n tile can be transposed in registers, by the bytes of an element."""
 
 
 def column(rows: list[str], j: int, shuffle: Shuffle, itemsize: int = 4, fence: Fence = str) -> str:
-    """Column `j` of a square tile of as many rows as `SIZES` has for elements of so many bytes."""
+    """Column `j` of a square tile, from its rows as vectors; `SIZES` has the numbers of rows for elements of `itemsize`
+    bytes."""
     return _short_column(rows, j, shuffle) if itemsize < 4 else _long_column(rows, j, shuffle, fence)
 
 
 def fenced(out: Writer, target: Target, t: DType, n: int) -> Fence:
-    """How to fence vectors of `n` elements: LLVM has it for floats, and on x86 it is known to make no instruction."""
+    """A function that puts a fence around vectors of `n` elements. It does nothing for types other than f32, as LLVM
+    has fences for floats, or where it is not known to cost no instruction."""
     if t is not f32 or not target.has("avx2"):
         return str
     type_ = f"<{n} x float>"
@@ -42,8 +44,11 @@ def fenced(out: Writer, target: Target, t: DType, n: int) -> Fence:
 
 
 def _short_column(rows: list[str], j: int, shuffle: Shuffle) -> str:
-    """Each step interleaves the lower or upper halves of two rows at a distance of half the tile: it moves one bit of
-    an element's row into its place within a row."""
+    """Column `j` of a tile of elements of one or two bytes.
+
+    Each step interleaves the lower or upper halves of two rows at a distance of half the tile, which moves one bit of
+    an element's row number into its place within a row.
+    """
     n = len(rows)
 
     def create(step: int, k: int) -> str:
@@ -61,7 +66,8 @@ def _long_column(rows: list[str], j: int, shuffle: Shuffle, fence: Fence) -> str
     part, quarter = j % 4, j // 4  # within a 128-bit part, and which of them
 
     def combined(vectors: list[str], picks: list[int]) -> list[str]:
-        """Neighbours in pairs; `picks` counts on from the first vector to the second."""
+        """Vectors joined in pairs by shuffles; `picks` are the elements taken, numbered on from the first vector to the
+        second."""
         return [shuffle(vectors[m], vectors[m + 1], tuple(picks)) for m in range(0, len(vectors), 2)]
 
     # [a0 b0 a1 b1 | a4 b4 a5 b5 | ...] or the upper halves: x86's unpack.

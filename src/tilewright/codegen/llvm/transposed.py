@@ -29,7 +29,8 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.abi import address_bytes
 
 FEWEST = 8
-"""Rows of a tile from which on a call is a small part of it."""
+"""The least number of rows of a tile for which transposition is a function call; for smaller tiles, the call costs too
+much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def emit_transposed(s: State, stmt: Allocate) -> bool:
 
 
 def tile_functions(s: State, attributes: str) -> list[str]:
-    """The functions that are called, with attributes as the kernel's."""
+    """The texts of the functions that transpose tiles, with the attributes of the kernel."""
     lines: list[str] = []
     for k, (body, calls) in enumerate(s.out.tiles.items()):
         where = "noinline" if calls > 1 else "alwaysinline"
@@ -96,7 +97,8 @@ def tile_functions(s: State, attributes: str) -> list[str]:
 
 
 def _calls(s: State) -> bool:
-    """Whether a function may be called here: by one thread, without lanes, where a module may have several."""
+    """Whether a transposition may be a call here: code of one thread, outside of vectors, for a target whose modules
+    may have several functions."""
     target = s.target
     usual = target.gpu is None and not target.isa.compact and address_bytes(target.triple) == 8
     return usual and s.lanes is None and s.mask is None and not s.streaming
@@ -116,7 +118,8 @@ _Parts = tuple[Poly, Poly, int]
 
 
 def _parts(s: State, buffer: Buffer, indices: tuple[Expr, ...], moves: _Moves) -> _Parts | None:
-    """An offset as what neither loop moves, what a row does, and how far a lane does; None if it is no such sum."""
+    """The offset of an access split into what neither loop moves, what a row moves, and how far a lane does; None if it
+    is no such sum."""
     rest: Poly = {}
     row: Poly = {}
     lane = 0
@@ -155,7 +158,8 @@ def _call(
 def _body(
     s: State, t: DType, n: int, sizes: tuple[int, int, int], steps: tuple[str, str], aligns: tuple[int, int]
 ) -> str:
-    """The instructions of a tile of `n` elements a row: of so many rows, and lanes and number of its results."""
+    """The instructions of a function that transposes a tile: `sizes` are the number of rows, of lanes and of results,
+    and rows have `n` elements."""
     rows, lanes, results = sizes
     out, element, row = Writer(), memory_type(t), memory_type(t, n)
     known: dict[tuple[str, str, tuple[int, ...]], str] = {}

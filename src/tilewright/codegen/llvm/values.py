@@ -43,8 +43,8 @@ def _starts(widths: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Lanes that follow each other, `low <= lane < high`: i64 operands from 0 to the number of lanes. None of them if
-    `high` is not above `low`."""
+    """The consecutive lanes `low <= lane < high`, as i64 operands between 0 and the number of lanes. The span is empty
+    if `high` is not above `low`."""
 
     low: str
     high: str
@@ -52,8 +52,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """An operand: one part if it is the same for all lanes, else (`vector`) one part for each of `Lanes.widths`. A mask
-    whose lanes that are on follow each other says which these are, in `span`."""
+    """The value of an expression as LLVM operands: one part if it is the same for all lanes, else (`vector`) one part
+    for each of `Lanes.widths`. If the lanes that are on in a mask are consecutive, `span` says which they are."""
 
     dtype: DType
     parts: tuple[str, ...]
@@ -75,7 +75,7 @@ def register_type(t: DType, width: int = 0) -> str:
 
 @cache
 def memory_type(t: DType, width: int = 0) -> str:
-    """The LLVM type of an element (or `width` of them) in memory."""
+    """The LLVM type in memory of an element of `t`, or of `width` elements."""
     if t is boolean or t.bits < 8:
         return f"<{width} x i8>" if width else "i8"
     return register_type(t, width)
@@ -128,7 +128,8 @@ def vector_literal(values: tuple[int, ...], element: str) -> str:
 
 
 def widths(extent: int, native: int) -> tuple[int, ...]:
-    """Vector widths that cover `extent` lanes: full vectors of `native` lanes, then one of what is left, which LLVM
-    computes in a register with idle lanes. Narrower pieces would take a register each, and tiles fill all registers."""
+    """The widths of the vectors that cover `extent` lanes: full vectors of `native` lanes, then one of the remaining
+    lanes, which LLVM computes in a whole register. Several narrower vectors would take a register each, and tiles fill
+    all registers."""
     whole, rest = divmod(extent, native)
     return (native,) * whole + ((rest,) if rest else ())

@@ -54,8 +54,8 @@ def native_lanes(target: Target, loop: For) -> int:
 
 
 def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
-    """Whether an expression takes tables or library functions, lane by lane. As the last operand of a `select` it is
-    computed after a branch, if a lane needs it, and does not count for the width of the vectors."""
+    """Whether an expression uses tables or library functions, which are computed lane by lane. As the last operand of a
+    `select` it is computed in a branch, only if a lane needs it, and does not count for the width of the vectors."""
     entry = memo.get(e)
     if entry is None:
         own = isinstance(e, Op) and ((e.name == "lookup" and sixteenth(e) is None) or is_library(e.name))
@@ -64,13 +64,13 @@ def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
 
 
 def has_registers_for(target: Target) -> bool:
-    """Whether a table of sixteen f32 stands in a register, or in two."""
+    """Whether a table of sixteen f32 fits into one or two vector registers, from which an instruction selects."""
     return max(target.isa.tables, target.isa.half_tables) >= 16
 
 
 def sixteenth(e: Expr) -> Expr | None:
-    """The i32 whose low four bits choose among sixteen f32, if an expression is such a `lookup`: AVX-512 keeps the
-    table in a register, AVX2 in two."""
+    """The i32 whose low four bits are the index, if `e` is a `lookup` in a table of sixteen f32; else None. AVX-512 has
+    such a table in one register, AVX2 in two."""
     match e:
         case Op("lookup", (Op("cast", (Op("bitand", (x, Const(15))),)), *table)):
             return x if x.dtype is i32 and len(table) == 16 and e.dtype is f32 else None
@@ -78,7 +78,7 @@ def sixteenth(e: Expr) -> Expr | None:
 
 
 def _usual(e: Expr) -> list[Expr]:
-    """The distinct parts of an expression without those that are computed in a branch."""
+    """The distinct subexpressions of `e`, without those that are computed in a branch (`is_seldom`)."""
     seen: dict[Expr, None] = {}
     memo: dict[Expr, bool] = {}
     stack = [e]
@@ -172,7 +172,7 @@ class Checker:
         return not self._varies(stmt.value) and all(x.buffer != stmt.buffer for x in loads(stmt.value))
 
     def _independent(self) -> bool:
-        """No lane writes what another lane reads or writes, reductions aside."""
+        """Whether no lane writes an element that another lane reads or writes, reductions aside."""
         for store in self.accesses:
             if not store.is_store or store.buffer in self.private:
                 continue
@@ -201,7 +201,8 @@ class Checker:
         return not add(p, q, -1) and self._injective(p)
 
     def _injective(self, p: Poly) -> bool:
-        """Different lanes give different values: a nonzero constant multiple of the lane, the rest not varying."""
+        """Whether different lanes give different values of `p`: it is a nonzero constant times the lane, plus terms
+        that do not vary."""
         rest, coefficient = split_lane(p, self.lane)
         if coefficient is None or any(coefficient.keys()) or not coefficient:
             return False
@@ -209,5 +210,5 @@ class Checker:
 
 
 def can_vectorize(loop: For) -> bool:
-    """Whether running the lanes of `loop` side by side gives what running them in order gives."""
+    """Whether the lanes of `loop` side by side compute the result of its iterations in order."""
     return Checker(loop).run()

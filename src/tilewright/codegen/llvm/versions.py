@@ -50,14 +50,16 @@ def before_versions(s: State, chain: If) -> None:
 
 
 def _always(s: State, e: Expr) -> bool:
-    """Whether an expression may be computed though no branch may be taken that needs it."""
+    """Whether an expression may be computed even if no branch that needs it is taken: it reads no memory and divides by
+    positive numbers."""
     nodes = list(walk_expr(e))
     divisors = [n.args[1] for n in nodes if isinstance(n, Op) and n.name in ("floordiv", "mod")]
     return not any(isinstance(n, Load) for n in nodes) and all(is_positive(s, d) for d in divisors)
 
 
 def _bases(s: State, loop: For, bound: set[Var]) -> Iterator[tuple[Buffer, Poly]]:
-    """The part of each address of a parameter that is the same in all iterations."""
+    """For each access of a loop to a parameter, the buffer and the terms of its address that are equal in all
+    iterations."""
     for buffer, indices in dict.fromkeys(accesses(loop.body)):
         pointer = s.pointers.get(buffer.name)
         if pointer is not None and not pointer.elements:

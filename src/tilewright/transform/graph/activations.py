@@ -59,8 +59,8 @@ def _reached(graph: Graph) -> dict[Value, int]:
 
 
 Arguments = dict[Value, list[tuple[Value, float]]]
-"""For each result of erf or tanh its candidates (x, sign): the node's argument is GELU's polynomial of x, times the
-sign."""
+"""For each result of erf or tanh the candidates (x, sign) for GELU's input x: the function's argument is GELU's
+polynomial of x, times the sign."""
 
 
 def _gelu(known: Arguments, m: Match) -> Value | None:
@@ -92,7 +92,8 @@ def _arguments(facts: Facts, function: Node) -> Iterator[tuple[Value, float]]:
 
 
 def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> Iterator[Value]:
-    """The values that a value is computed from by some operators, at most `depth` nodes back, each once."""
+    """The values from which `value` is computed by nodes with operators in `steps`, at most `depth` nodes back. Each is
+    yielded once; constant numbers are not."""
     met: dict[Value, int] = {}
 
     def of(value: Value, depth: int) -> Iterator[Value]:

@@ -137,8 +137,8 @@ _EXTREMA = {"min": "le", "max": "ge"}
 
 
 def _end(e: Op) -> tuple[Expr, int, int] | None:
-    """A condition as a bound of one expression e: (e, 1, n) for `e <= n`, (e, -1, n) for `e >= n`; None if it is not
-    one."""
+    """The bound that a condition sets on one expression e: (e, 1, n) for `e <= n`, (e, -1, n) for `e >= n`; None for
+    other conditions."""
     if e.name not in ("lt", "le", "gt", "ge"):
         return None
     a, b = e.args if e.name in ("lt", "le") else e.args[::-1]
@@ -150,8 +150,9 @@ def _end(e: Op) -> tuple[Expr, int, int] | None:
 
 
 def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | None:
-    """A condition as a substitution for a symbol, or None. The replacement is the symbol with another range or
-    multiple, a number, or an expression of other symbols. Symbols in `keep` are not replaced by expressions."""
+    """The replacement of a symbol that the condition `e` allows, as (symbol, replacement); None if there is none. The
+    replacement is the symbol with another range or multiple, a number, or an expression of other symbols. Symbols in
+    `keep` are not replaced by expressions."""
     if not isinstance(e, Op) or not e.args or e.args[0].dtype is not i64:
         return None
     end = _end(e)
@@ -182,8 +183,9 @@ def _said(e: Expr, graph: Graph, keep: Collection[str]) -> tuple[Var, Expr] | No
 
 
 def _narrowed(graph: Graph) -> Graph:
-    """The graph whose symbols end where its assumptions on several of them do, which remain: with `n <= m * 2` and m in
-    0..16, n is at most 32. Each is read once, for two may narrow each other one by one."""
+    """The graph with the ranges of symbols narrowed by its assumptions on several symbols, which remain: with `n <= m *
+    2` and m in 0..16, n is at most 32. Each assumption is used once, for two may narrow each other by one, over and
+    over."""
     for k in range(len(graph.assumptions)):
         assumption = graph.assumptions[k]
         narrower = dict(_ends(assumption.condition, graph))
@@ -211,7 +213,8 @@ def _ends(e: Expr, graph: Graph) -> Iterator[tuple[Var, Var]]:
 
 
 def _end_at(hi: int | None, number: int) -> int | None:
-    """The lower of two ends of a range; a number that no size exceeds anyway is none."""
+    """The smaller of two upper bounds, `hi` and `number`. A number that no size reaches is no bound, and `hi` None
+    means none."""
     return number if number < (MAX_DIM if hi is None else hi) else hi
 
 

@@ -35,7 +35,7 @@ from tilewright.transform.graph.rewrite import Match, Rewriter, eliminate_dead
 SWAP = (0, 2, 1, 3)
 """The permutation that exchanges dimensions 1 and 2 (rows and heads); it is its own inverse."""
 ROWS_LAST = (1, 2, 0, 3)
-"""The permutation that brings rows, from before the batch, after heads."""
+"""The permutation of dimensions (rows, batch, heads, depth) to (batch, heads, rows, depth)."""
 RESULTS: dict[tuple[int, ...], str] = {SWAP: "s", (2, 0, 1, 3): "t"}
 """For each transposition after attention, the letter of the order in which attention then writes its result."""
 ZERO = const(0)
@@ -79,7 +79,7 @@ class Scores:
     factors: tuple[Factor, ...] = ()
     mask: Value | None = None
     hidden: bool = False
-    """Whether a true element of the mask hides a key, rather than shows it."""
+    """Whether true elements of the mask hide keys; otherwise false ones do."""
     fill: float = 0.0
     substitute: Value | None = None
     keeps_nan: bool = False
@@ -105,11 +105,11 @@ class _Recogniser(Rewriter):
         self.min_bits = 16 if all_floats else 32
         self.replaced: dict[Value, list[Node]] = {}
         self.with_cache = learned is None
-        """Whether attention reads a cache and the new rows as two operands. False if only one of keys and values has a
-        cache."""
+        """Whether attention may read a cache and the new rows as two operands. It may not in a graph that is to be
+        differentiated, nor if only one of keys and values has a cache."""
         self.with_repeats = True
-        """Whether attention reads repeated heads without a copy. False if only one of keys and values has repeated
-        heads."""
+        """Whether attention may read repeated heads without a copy. It may not if only one of keys and values has
+        repeated heads."""
 
     def recognised(self) -> Graph:
         for node in self.graph.nodes:
@@ -234,8 +234,8 @@ class _Recogniser(Rewriter):
         return None
 
     def chosen(self, node: Node, place: int) -> Scores | None:
-        """The scores of a `select` whose operand `place` they are and whose other operand is a number; None if there
-        are none."""
+        """The scores in a `select` whose operand number `place` has them and whose other operand is a number, with the
+        select's condition as their mask; None for other nodes."""
         mask, data, fill = node.inputs[0], node.inputs[place], node.inputs[3 - place]
         assert mask is not None and data is not None
         result, filling = self.scores(data), self.number(fill)
@@ -350,7 +350,8 @@ class _Recogniser(Rewriter):
         return replace(inner, past=past)
 
     def stacked(self, part: Node, past: Value) -> tuple[Value, int] | None:
-        """(x, i) of `past = x[i]`."""
+        """(x, i) if the slice `part` takes element i of x, which has one dimension more than `past`, so that `past =
+        x[i]`; None otherwise."""
         (whole,) = part.inputs
         assert whole is not None
         begin = part.of(SliceAttrs).begin
@@ -382,7 +383,8 @@ class _Recogniser(Rewriter):
         return Operand(ops.emit1(new, "reshape", whole, shape=shape), "s", start // size)
 
     def keys(self, result: Scores, new: GraphBuilder) -> Operand:
-        """The keys: the product's second factor is [batch, heads, depth, sequence] unless it is `transposed`."""
+        """The operand for the keys. The second factor of the product is [batch, heads, depth, sequence], or [batch,
+        heads, sequence, depth] if the product transposes it (`transposed`)."""
         if result.transposed:
             return self.operand(result.k, new)
         value = result.k

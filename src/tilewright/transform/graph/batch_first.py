@@ -32,7 +32,7 @@ SWAP = (1, 0, 2)
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A node of a chain and which of its inputs the chain comes through."""
+    """A node of a chain, and the position of the input through which the chain reaches it."""
 
     node: Node
     place: int
@@ -40,8 +40,8 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _Chain:
-    """A chain of nodes that treat rows alike, each reading the one before; the first reads `source`. The chain follows
-    a transposition that becomes needless, or precedes one, whose result is `last`."""
+    """A chain of nodes that treat all rows alike, each reading the previous one; the first reads `source`. A
+    transposition that becomes unnecessary stands before the chain, or after it, with the result `last`."""
 
     source: Value
     links: tuple[_Link, ...]
@@ -79,7 +79,7 @@ def batch_first(graph: Graph) -> Graph:
 
 
 def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
-    """Emit the nodes of a chain again, with batch-first rows from `source`."""
+    """The result of a chain's nodes, emitted once more for the batch-first rows `source`."""
     value = source
     for link in chain.links:
         node = link.node
@@ -151,8 +151,8 @@ class _Walker:
 
 
 def _place(node: Node, rows: Sequence[Expr]) -> int | None:
-    """The input through which rows pass a node that treats rows alike; None if the node mixes rows. Rows are the two
-    first dimensions, or one dimension that is both."""
+    """The number of the input through which rows pass the node, if it treats all rows alike; None if it mixes rows.
+    Rows are the two first dimensions, or one dimension that is their product."""
     if len(node.outputs) != 1 or not node.inputs or any(v is None for v in node.inputs):
         return None
     shapes = [v.shape for v in node.inputs if v is not None]

@@ -16,7 +16,7 @@ Bounds = tuple[int, int]
 Producer = Callable[[Value], Node | None]
 
 DEPTH = 8
-"""The number of nodes that are followed backwards from a value."""
+"""The number of nodes that are followed from a value back to what it is computed from."""
 
 MOVES = frozenset(("reshape", "transpose", "broadcast", "identity", "slice"))
 """Operators that only move elements."""
@@ -92,7 +92,7 @@ def surrounds(producer: Producer, x: Value) -> bool:
 
 
 def _clipped(node: Node) -> Bounds | None:
-    """The bounds of integers that are cast from clipped numbers; None if the node does not clip."""
+    """The bounds of integers cast from the result of a clip node; None if the node has no finite bounds."""
     attrs = node.of(ClipAttrs)
     if attrs.min is None or attrs.max is None or not (isfinite(attrs.min) and isfinite(attrs.max)):
         return None

@@ -36,16 +36,15 @@ READABLE = frozenset(
 )
 """Operators whose code is as fast with an operand from memory as with a constant."""
 NUMBERS = "numbers"
-"""The prefix of the names of the arrays of numbers; the type follows it."""
+"""The prefix of the names of arrays that hold lifted numbers; an element type follows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """Groups whose numbers are read from arrays.
+    """The result of `lift_numbers`: groups whose numbers are read from arrays.
 
-    groups   the kernels
-    created  the nodes that compute the arrays, two for each: a constant, and the array
-    places   for each number that the groups read, its place in an array
+    groups   the kernels created  the nodes that compute the arrays, two for each: a constant, and the array places
+    for each number that the groups read, its place in an array
     """
 
     groups: tuple[Group, ...]
@@ -54,7 +53,7 @@ class Shared:
 
     @property
     def arrays(self) -> tuple[Value, ...]:
-        """The arrays of numbers."""
+        """The arrays of lifted numbers, as values."""
         return tuple(n.output for n in self.created if n.op != "constant")
 
     @property
@@ -184,14 +183,15 @@ def _reading(group: Group, number: Node, value: Value) -> Group:
 
 
 class _Maker:
-    """Collects numbers by type and by position in a kernel, each once: two operands of one kernel are two values."""
+    """Collects numbers that become operands, by type, and by position among a kernel's operands: two operands of one
+    kernel are two values, while equal numbers at one position are shared."""
 
     def __init__(self, used_names: set[str]) -> None:
         self._used_names = used_names
         self._numbers: dict[DType, dict[tuple[bytes, int], tuple[Value, Array]]] = {}
 
     def value(self, array: Array, dtype: DType, at: int) -> Value:
-        """The value that stands for a number which is operand `at` of its kernel."""
+        """The value that replaces the number `array` as operand number `at` of a kernel."""
         known = self._numbers.setdefault(dtype, {})
         entry = known.get((array.tobytes(), at))
         if entry is None:
@@ -221,9 +221,9 @@ class _Maker:
 
 
 def hoist_constants(graph: Graph, others: Iterable[str] = ()) -> tuple[Graph, dict[str, Array]]:
-    """Turn constants of several elements into parameters with a fixed value. Scalars stay in the code, but for those
-    that loop programs read from memory. `others` are names of weights that are not parameters of the graph: a module's
-    buffer which is a constant of its graph gets another name."""
+    """The graph with constants of several elements as parameters, and the arrays of these by name. Scalars stay in the
+    code unless loop programs read them from memory. `others` are names of weights that are not parameters of the graph:
+    parameters get other names."""
     arrays: dict[str, Array] = {}
     nodes: list[Node] = []
     params = list(graph.params)

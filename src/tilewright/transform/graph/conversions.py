@@ -27,7 +27,7 @@ from tilewright.support.discover import modules
 from tilewright.targets.target import Target
 
 Absorbs = Callable[[Node, Node], bool]
-"""Whether a convolution and a conversion that feeds it, or follows it, are one kernel."""
+"""A predicate (convolution, change of layout before or after it): whether both are one kernel."""
 
 
 def never(conv: Node, conversion: Node) -> bool:
@@ -35,8 +35,8 @@ def never(conv: Node, conversion: Node) -> bool:
 
 
 def absorbs(conv: Node, conversion: Node, target: Target, away: SharedLevel | None = None) -> bool:
-    """Whether a convolution had better change the layout in its own kernel. `away` is the level of memory from which
-    each call reads the weights."""
+    """Whether a convolution that changes the layout in its own kernel is estimated to be faster than a separate pass.
+    `away` is the level of memory from which each call reads the weights."""
     inward = conversion.op == "lowered.block_channels"
     ordinary = conversion.inputs[0] if inward else conversion.output
     count = strips().get(conv.op)
@@ -56,8 +56,8 @@ def absorbs(conv: Node, conversion: Node, target: Target, away: SharedLevel | No
 
 
 def separate(ordinary: Value, target: Target) -> float:
-    """Cycles for one image of a separate pass that changes the layout of `ordinary`. If the maps are only a little
-    larger than the second level of cache, that holds a part of them."""
+    """The cycles, for one image, of a separate pass that changes the layout of `ordinary`. If the maps are only a
+    little larger than the second-level cache, a part of them is read from it."""
     elements, images = prod(as_int(d) or 1 for d in ordinary.shape[1:]), as_int(ordinary.shape[0])
     shuffles, cycles = shuffle_cycles(elements, target), []
     for count in (images,) if images else SYMBOLIC_IMAGES:
@@ -72,8 +72,9 @@ def separate(ordinary: Value, target: Target) -> float:
 
 
 def direct_lines(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
-    """The cost of changing the layout of a direct convolution's result, in pixels of an image, its lines rounded up to
-    whole vectors; None if the convolution cannot do it: for its input, flat products, or unknown sizes."""
+    """The cost of changing the layout of a direct convolution's result in its kernel, as the number of an image's
+    pixels with rows rounded up to whole vectors. None if the convolution cannot do it: for its input, flat products, or
+    unknown sizes."""
     lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     if inward or conv.of(ConvBlockedAttrs).flat or not height or not width:

@@ -55,7 +55,8 @@ def keep_maps(graph: Graph) -> Graph:
 
 
 def _side(node: Node | None, maps: Container[Value]) -> int | None:
-    """The number of dimensions after the one of extent 1 that a reshape removes from a map; None for other nodes."""
+    """The number of dimensions after the removed one, if the node is a reshape that removes a spatial dimension of
+    extent 1 from a map in `maps`; None for other nodes."""
     whole = None if node is None else node.inputs[0]
     if node is None or whole is None or whole not in maps:
         return None

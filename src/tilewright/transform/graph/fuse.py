@@ -36,12 +36,13 @@ from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 MAX_NODES = 48
 """The largest number of nodes in a group."""
 CUT_NODES = 6
-"""The number of nodes after a place in a chain whose digest identifies the place."""
+"""The number of nodes after a place in a chain that a digest covers; the digest decides whether a group is cut
+there."""
 MAX_INPUTS = 24
-"""The largest number of inputs of a group: its kernel keeps an address for each."""
+"""The largest number of inputs of a group, since its kernel holds an address for each."""
 
 MAX_COPIES = 8
-"""The largest number of slices and concatenations in a kernel: each part of a concatenation is a condition."""
+"""The largest number of slices and concatenations in a kernel: each part of a concatenation costs a condition."""
 
 SIDES_OF = ("matmul", "lowered.matmul_packed")
 """Products whose groups also take in pointwise work on values that the product does not read. Convolutions gained
@@ -58,7 +59,8 @@ FUNCTIONS = {*COSTS, *(name for name, known in ACTIVATIONS.items() if known.cost
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that become one kernel, in order. `inputs` come from outside; the outputs of the last node leave it."""
+    """Nodes that one kernel computes, in order. `inputs` are the values that they read from outside; `outputs` are the
+    results that are read outside."""
 
     nodes: tuple[Node, ...]
     inputs: tuple[Value, ...]
@@ -188,8 +190,8 @@ class _Fuser:
         )
 
     def is_conversion_for(self, i: int, reader: Node) -> bool:
-        """Whether a node blocks channels for only one reader, a convolution that does so faster in its own kernel, or
-        packs a weight of which only pieces are read, which then make each vector's pieces where they belong."""
+        """Whether node `i` only prepares the operand of its one reader and is faster in the reader's kernel: it blocks
+        channels for a convolution that can do so itself, or packs a weight that is then split into pieces."""
         node = self.nodes[i]
         if node.op not in ("lowered.block_channels", "lowered.pack_dot") or len(self.members(i)) != 1:
             return False
@@ -230,7 +232,7 @@ class _Fuser:
                     insort(spans, (group[0], group[-1]))
 
     def spans(self) -> list[tuple[int, int]]:
-        """The first and last nodes of all groups of several nodes, in order."""
+        """(first node, last node) of each group of several nodes, in order."""
         ends: dict[int, tuple[int, int]] = {}
         for i in range(len(self.nodes)):
             root = self.find(i)
@@ -248,7 +250,7 @@ class _Fuser:
         return RowGrower(self.nodes, users, makers, self.outputs, in_use, whole, spans)
 
     def is_convex(self, members: Sequence[int]) -> bool:
-        """Whether no path leaves the nodes and comes back."""
+        """Whether no path leads from `members` through other nodes back to them."""
         grower = self.grower(lambda i: False, lambda i: self.members(self.find(i)), self.spans())
         return grower.is_convex(set(members))
 
@@ -324,7 +326,7 @@ class _Fuser:
         return self.led[root]
 
     def join(self, i: int, root: int) -> None:
-        """Make a node, with its group if it leads one, a part of the group of `root`."""
+        """Move node `i` into the group of `root`, and with it the nodes of the group that it leads."""
         if self.leader[i] == root:
             return
         own = self.led[self.leader[i]]
@@ -385,10 +387,10 @@ class _Fuser:
             tip = end
 
     def cut(self, root: int, steps: Sequence[Sequence[int]]) -> None:
-        """End a group that has reached its limits at a place that its nodes determine: a long chain that repeats is cut
-        at the same places of each repetition, so that there are few different kernels. The place is the one with the
-        least digest of the nodes after it (content-defined chunking: Muthitacharoen et al., "A Low-bandwidth Network
-        File System", section 3.1)."""
+        """End a group that has reached its limits after one of its last `steps`. Which one depends on the nodes that
+        follow it alone, so that a long chain of repetitions is cut at the same place of each, and there are few
+        different kernels: it is the step with the smallest digest (content-defined chunking: Muthitacharoen et al., "A
+        Low-bandwidth Network File System", section 3.1)."""
         last = range(max(1, len(steps) // 4), len(steps) + 1)
         place = min(last, key=lambda k: self.digest_after(steps[k - 1][-1]))
         for i in (i for step in steps[place:] for i in step):
@@ -448,7 +450,7 @@ class _Fuser:
         return True
 
     def read_by(self, inside: Sequence[int]) -> set[Value]:
-        """The values from outside that some nodes read, without constants."""
+        """The values that nodes `inside` read from other nodes, without constants."""
         produced = {v for i in inside for v in self.nodes[i].outputs}
         return {v for i in inside for v in self.nodes[i].inputs if v is not None} - produced - set(self.constants)
 

@@ -21,7 +21,7 @@ COMMUTATIVE = frozenset({"add", "mul", "min", "max", "and", "or", "bitand", "bit
 
 
 class Facts(Protocol):
-    """The questions about a graph that patterns ask."""
+    """The interface through which patterns query a graph."""
 
     def producer(self, value: Value | None, *ops: str) -> Node | None:
         """The node that computes a value, if there is one and its operator is among `ops` (any, without these)."""
@@ -35,7 +35,7 @@ class Facts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Any value, or none."""
+    """A pattern that matches any value, and an absent operand."""
 
 
 ANY = Anything()
@@ -43,7 +43,7 @@ ANY = Anything()
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A constant with one number in all elements, bound to a name."""
+    """A pattern that matches a constant with one number in all elements, and binds the number to a name."""
 
     name: str
 
@@ -57,14 +57,12 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A value that a node computes.
+    """A pattern that matches a value which a node computes.
 
-    ops       the node's operator is one of these; any, if there are none
-    operands  patterns of its first operands; those that follow may be anything
-    name      what the value is bound to, if it is not ""
-    through   operators of one operand that may stand between the value and the node, in any number
-    private   whether the value must have one reader and be no output
-    where     a further condition on the node
+    ops       the node's operator is one of these; any, if there are none operands  patterns of its first operands;
+    further operands may be anything name      the name to which the value is bound, if it is not "" through   operators
+    of one operand that may stand between the value and the node, in any number private   whether the value must have
+    one reader and be no output where     a further condition on the node
     """
 
     ops: tuple[str, ...]
@@ -75,7 +73,7 @@ class Op:
     where: Callable[[Node], bool] | None = None
 
     def takes(self, name: str) -> bool:
-        """Whether the node's operator may be this one."""
+        """Whether the pattern allows a node with the operator `name`."""
         return not self.ops or name in self.ops
 
 
@@ -107,7 +105,7 @@ def either(*alternatives: Operand) -> Either:
 
 
 def matches(pattern: Operand, value: Value | None, facts: Facts, bound: Bound) -> Iterator[Bound]:
-    """Each way in which a pattern matches a value, as `bound` with what the pattern binds besides."""
+    """The bindings of each way in which a pattern matches a value, added to those in `bound`."""
     match pattern:
         case None:
             if value is None:
@@ -145,7 +143,7 @@ def _of_value(pattern: Op, value: Value | None, facts: Facts, bound: Bound) -> I
 
 
 def matches_node(pattern: Op, node: Node, facts: Facts, bound: Bound) -> Iterator[Bound]:
-    """Each way in which a pattern matches what a node computes."""
+    """The bindings of each way in which a pattern matches a node's result, added to those in `bound`."""
     if not pattern.takes(node.op) or len(node.inputs) < len(pattern.operands):
         return
     if pattern.where is not None and not pattern.where(node):

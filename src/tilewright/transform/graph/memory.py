@@ -50,7 +50,7 @@ ZERO = const(0)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The memory of a value that has none of its own: that of `base`, from its element `offset` on."""
+    """The place of a value without memory of its own: in the memory of `base`, from its element `offset` on."""
 
     base: Value
     offset: Expr = ZERO
@@ -79,7 +79,7 @@ def places(nodes: Iterable[Node]) -> dict[Value, Place]:
 
 
 def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
-    """The places of the parts of a concatenation in its result, in order along its first dimension that is not 1."""
+    """The places of a concatenation's operands in its result, where they lie one after the other."""
     result: dict[Value, Place] = {}
     start: Expr = ZERO
     for value in node.inputs:
@@ -90,7 +90,7 @@ def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
 
 
 def _root(value: Value | None, known: Mapping[Value, Place]) -> Value:
-    """The value whose memory holds another one, as far as is known."""
+    """The value whose memory holds `value`, by the places in `known`."""
     assert value is not None
     while value in known:
         value = known[value].base
@@ -98,7 +98,7 @@ def _root(value: Value | None, known: Mapping[Value, Place]) -> Value:
 
 
 def _linear(begin: Sequence[int | Expr], source: Value) -> Expr:
-    """The element of a value at which a slice begins."""
+    """The element offset in `source` of a slice that begins at the indices `begin`."""
     index: Expr = const(0)
     for k, first in enumerate(begin):
         index = index + first * product(source.shape[k + 1 :])
@@ -218,7 +218,7 @@ class _Assigner:
         return {root: (self.during(first)[0], self.during(last)[1]) for root, (first, last) in uses.items()}
 
     def during(self, i: int) -> tuple[int, int]:
-        """The first and the last call of the fork that call `i` belongs to, or (i, i)."""
+        """(first call, last call) of the fork that call `i` belongs to; (i, i) if it belongs to none."""
         call = self.calls[i]
         return self.forks[call.branch[0]] if isinstance(call, KernelCall) and call.branch is not None else (i, i)
 
@@ -255,7 +255,8 @@ class _Assigner:
         return RegionSpec(marker.kind, trip, count, condition, number, counter, shifts, marker.check)
 
     def shifts(self, values: Sequence[Value | None], more: int = 0) -> tuple[Work, ...]:
-        """For each value the bytes from the begin of its slot to its first byte, then `more` zeros; () if all are 0."""
+        """For each value the bytes from the start of its slot to its first byte, as polynomials, then `more` zeros; ()
+        if all are 0."""
         if self.where.keys().isdisjoint(values):
             return ()
         results = [const(0) if v is None else simplify(self.place(v).offset * v.dtype.itemsize) for v in values]
@@ -263,7 +264,8 @@ class _Assigner:
         return () if all(is_const(e, 0) for e in results) else tuple(self.polynomial(e) for e in results)
 
     def polynomial(self, shift: Expr) -> Work:
-        """A shift as a polynomial of the symbols. Views have been checked to have one (`transform/graph/views.py`)."""
+        """A shift in bytes as a polynomial of the symbols. Views have been checked to have one
+        (`transform/graph/views.py`)."""
         work = polynomial(shift)
         assert work is not None, f"a view stands at {shift}, which is no polynomial of the symbols"
         return work
@@ -275,8 +277,8 @@ class _Assigner:
         return self.add(TempSpec(first, last, _number(nbytes(root)), alias), nbytes(root), root.name)
 
     def overwritten(self, i: int, call: KernelCall, value: Value) -> int | None:
-        """The number of the temporary that a call may write an output over, because it dies at this call; None if there
-        is none."""
+        """The number of the temporary whose memory the output `value` of call number `i` takes over, as that value is
+        last used by this call; None if there is none."""
         for out, operand in call.over:
             slot = self.home.get(self.root(operand), -1)
             dies = self.life.get(self.root(operand), (-1, -1))[1] == i and call.branch is None
@@ -286,7 +288,7 @@ class _Assigner:
         return None
 
     def is_read_once(self, call: KernelCall, operand: Value) -> bool:
-        """Whether no other argument of a call lies in the same memory as `operand`."""
+        """Whether `operand` is the only argument of a call in its memory."""
         return all(v == operand or self.root(v) != self.root(operand) for v in call.args)
 
     def is_whole(self, value: Value) -> bool:
@@ -308,7 +310,7 @@ class _Assigner:
 
 
 def _forks(calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
-    """The first and the last call of each fork."""
+    """(first call, last call) of each fork, by the fork's number."""
     result: dict[int, tuple[int, int]] = {}
     for i, call in enumerate(calls):
         if isinstance(call, KernelCall) and call.branch is not None:
@@ -328,7 +330,7 @@ def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
 
 
 def _work(work: Work | None, known: Mapping[Var, int]) -> Work | None:
-    """The work of a call with known numbers put in for its symbols."""
+    """The polynomial `work` as a number for `known` values of its symbols; unchanged if there are none."""
     if work is None or not known:
         return work
     return ((evaluate(work, {s.name: n for s, n in known.items()}), ()),)

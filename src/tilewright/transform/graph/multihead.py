@@ -33,7 +33,7 @@ def sequence_first(value: Value, facts: Rewriter) -> Value | None:
 
 
 def stacked(value: Value, facts: Rewriter) -> tuple[Value, int] | None:
-    """(P, i) of z: P is the projection [S, B, n E] whose part i, E elements wide, is z. None if z is no such part."""
+    """(P, i) if z is part i, E elements wide, of a projection P [S, B, n E]; None for other values."""
     producer = facts.producer
     dropped = producer(value, "reshape")
     cut = producer(value if dropped is None else dropped.inputs[0], "slice")

@@ -23,7 +23,7 @@ from tilewright.transform.graph.matching import Facts, Number, either, matches, 
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 CLOSE = 1e-6
-"""The relative difference of a constant that rounding may cause."""
+"""The largest relative difference between constants that counts as rounding."""
 NORMS = ("layer_norm", "rms_norm")
 REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_mean", "reduce_prod")
 
@@ -44,7 +44,7 @@ def _with_dimensions(m: Match) -> Value | None:
 
 
 def _with_ones(reduction: Node) -> tuple[Expr, ...]:
-    """The shape of a reduction's result with the reduced dimensions kept as 1."""
+    """The shape of a reduction's result if the reduced dimensions stay, with extent 1."""
     (x,) = (v for v in reduction.inputs if v is not None)
     axes = {a % x.type.rank for a in reduction.of(ReduceAttrs).axes}
     return tuple(const(1) if k in axes else d for k, d in enumerate(x.shape))
@@ -65,7 +65,7 @@ def recognise_norms(graph: Graph) -> Graph:
 
 
 def _norm(m: Match) -> Value | None:
-    """Emit a norm without scale and shift, or with the scale if that is multiplied with the root."""
+    """Emit a norm without scale and shift; with the scale if that is multiplied with the reciprocal root."""
     x, epsilon, scale = m["x"], m.number("epsilon"), m.bound.get("scale")
     norm = _of_square(m.rewriter, x, m["square"]) if 0 <= epsilon < 1 and _is_wide(m.node) else None
     if norm is None:
@@ -78,7 +78,8 @@ def _norm(m: Match) -> Value | None:
 
 
 def _joined(place: int, m: Match) -> Value | None:
-    """Emit a norm with the next vector, which is multiplied or added, as its operand number `place`."""
+    """Emit the matched norm with the vector that multiplies it or is added to it as operand number `place`: its scale
+    or its shift."""
     norm, vector = m.producer("norm"), m["vector"]
     attrs, (x, *inputs) = norm.of(NormAttrs), norm.inputs
     assert x is not None

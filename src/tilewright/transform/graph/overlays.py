@@ -37,7 +37,7 @@ from tilewright.transform.work import polynomial
 MIN_HOST_BYTES = 1 << 20
 """The smallest size of a host in bytes."""
 WORTH = 32
-"""A host must save at least 1 / WORTH of the fullest step's bytes."""
+"""A host must save at least this fraction (1 / WORTH) of the bytes of the fullest step."""
 TRIES = 100
 """The largest number of orders of overlays that the search tries after the first ones."""
 FULLEST = 16
@@ -45,8 +45,8 @@ FULLEST = 16
 LARGEST = 64
 """The value assumed in estimates for symbols without a largest or likely value."""
 FULL = 0.8
-"""Overlays are live at a step with at least this share of the fullest step's bytes: at emptier steps values keep their
-own memory."""
+"""A value can be an overlay only if, at some step of its life, at least this share of the fullest step's bytes is in
+use; other values keep their own memory."""
 
 
 def with_overlays(
@@ -76,9 +76,9 @@ def with_overlays(
 
 @dataclass(slots=True)
 class _Block:
-    """Memory of a value, or of several that are written over each other: bytes (`size`: by the symbols), and the first
-    and last step of use; `until` is the first value's last step. `provided` memory belongs to an output and does not
-    count."""
+    """A piece of memory for a value, or for several that are written over each other: `nbytes` bytes (`size`: as an
+    expression of the symbols), in use from step `first` to step `last`. `until` is the last step of the first value.
+    `provided` memory belongs to an output and does not count."""
 
     first: int
     last: int
@@ -95,7 +95,7 @@ class _Block:
 
     @property
     def width(self) -> int:
-        """Bytes of an element: places count elements."""
+        """The bytes of an element, by which places are counted."""
         return self.values[0].dtype.itemsize
 
 
@@ -171,14 +171,16 @@ class _Overlays:
         return cls(len(calls), blocks, uses, ordered, number)
 
     def hosts(self) -> Iterator[int]:
-        """The numbers of large enough blocks that have parts which are in use for a shorter time than the block."""
+        """The numbers of blocks that can be hosts: they are large, and some part is in use for fewer steps than the
+        block."""
         for k, uses in self.uses.items():
             block = self.blocks[k]
             if block.nbytes >= MIN_HOST_BYTES and any((u.first, u.last) != (block.first, block.last) for u in uses):
                 yield k
 
     def live(self, overlays: Iterable[int] = (), host: int | None = None) -> list[int]:
-        """Bytes in use at each step if `overlays` occupy none of their own and `host` is in use from their first on."""
+        """The bytes in use at each step, if the blocks `overlays` lie in block `host`, which is then in use from their
+        first step on."""
         inside = set(overlays)
         change = [0] * (self.steps + 1)
         for k, block in self.blocks.items():
@@ -220,8 +222,9 @@ class _Overlays:
         return result
 
     def search(self, host: int, candidates: Sequence[int]) -> dict[int, Expr]:
-        """Places of overlays that keep the fullest step low. From the best order on, values live at the fullest step
-        without a place in the host are moved to the front of the order, as long as that helps."""
+        """The places of overlays in a host, chosen to keep the bytes of the fullest step low. From the best of several
+        orders on, the values that are live at the fullest step and have no place in the host are moved to the front of
+        the order, as long as that helps."""
 
         def fullest(places: Mapping[int, Expr]) -> list[int]:
             return sorted(self.live(places, host), reverse=True)[:FULLEST]
@@ -256,8 +259,9 @@ class _Overlays:
         return [sorted(candidates, key=key) for key in keys]
 
     def placed(self, host: int, order: Sequence[int]) -> dict[int, Expr]:
-        """Place overlays, in this order, in gaps of the host that are free while they live: each in the gap that the
-        host itself needs soonest, so that longer-lived ones have the others. Returns the first byte of each."""
+        """Place overlays, in this order, in gaps of the host that are free while they live. Of several gaps, each
+        overlay gets the one that the host itself needs soonest, which leaves the others to longer-lived overlays.
+        Returns the first byte of each overlay that has a place."""
         own, room, result = self.uses[host], self.blocks[host].nbytes, dict[int, Expr]()
         selected, ends = list(own), {0: const(0), room: self.blocks[host].bytes, **self.ends.get(host, {})}
         numbers = all(as_int(e) is not None for e in ends.values())
@@ -299,7 +303,8 @@ class _Comparable:
 
 
 def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
-    """The ends of parts as expressions, by their numbers; None if their order depends on the values of symbols."""
+    """The ends of parts as expressions, by their values in bytes at the largest sizes; None if their order depends on
+    the values of symbols."""
     for same in ends.values():
         if not all(_equal(same[0], e) for e in dict.fromkeys(same)):
             return None
@@ -308,8 +313,8 @@ def _in_order(ends: Mapping[int, Sequence[Expr]]) -> dict[int, Expr] | None:
 
 
 def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int, Expr]) -> Expr | None:
-    """The first byte of an overlay as an expression of the symbols, if the overlay provably lies inside the host and
-    does not overlap the others; None otherwise."""
+    """The first byte of an overlay as an expression of the symbols, for an overlay at byte `at` of a host, if it
+    provably lies inside the host and overlaps none of `others`; None otherwise."""
     after, size, room = ends.get(at + overlay.nbytes), overlay.bytes, ends[max(ends)]
     for place in (ends.get(at), None if after is None else simplify(after - size)):
         if place is None or not prove_equal(place % ALIGNMENT, const(0)):
@@ -353,7 +358,7 @@ def _at_most(a: Expr, b: Expr) -> bool:
 
 
 def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
-    """The value that owns the memory of another one, and the element of it at which that one begins."""
+    """(owner, offset): the value whose memory holds `value`, and the element of it at which `value` begins."""
     offset: Expr = const(0)
     while value in where:
         offset, value = offset + where[value].offset, where[value].base
@@ -361,8 +366,8 @@ def _place(value: Value, where: Mapping[Value, Place]) -> tuple[Value, Expr]:
 
 
 def _segments(touched: Sequence[_Use]) -> list[_Use]:
-    """Split a block at all ends of the touched parts: for each piece the first and the last step that touch it.
-    Neighbouring pieces with equal steps are joined."""
+    """The parts of a block that calls touch, split at all of their ends. Each part is in use from the first to the last
+    step that touches it; neighbouring parts with equal steps are joined."""
     results: list[_Use] = []
     for begin, end in pairwise(sorted({x for u in touched for x in (u.begin, u.end)})):
         steps = [u.first for u in touched if u.begin < end and begin < u.end]
@@ -376,7 +381,8 @@ def _segments(touched: Sequence[_Use]) -> list[_Use]:
 
 
 def _ends(selected: Sequence[_Use], size: int, room: int) -> Iterator[int]:
-    """The first and the last aligned place for `size` bytes in each gap between the selected parts."""
+    """The first and the last aligned place for `size` bytes in each gap that the parts `selected` leave in `room`
+    bytes."""
     end = 0
     for begin, stop in (*sorted((u.begin, u.end) for u in selected), (room, room)):
         first, last = -(-end // ALIGNMENT) * ALIGNMENT, (begin - size) // ALIGNMENT * ALIGNMENT

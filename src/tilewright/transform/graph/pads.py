@@ -54,7 +54,8 @@ JOIN_PADS = Rule(op("add", op(("pad", "concat")), op(("pad", "concat"))), _joine
 
 
 def _pieces(graph: Rewriter, value: Value) -> Pieces | None:
-    """The pieces that make up a value, if the rest is zero and their places are known numbers; None otherwise."""
+    """The values that `value` consists of, if it is zero elsewhere and their places are known numbers; None
+    otherwise."""
     node = graph.producer(value, "pad", "concat")
     if node is None:
         return None

@@ -64,7 +64,8 @@ class Region:
 
 @dataclass(slots=True)
 class Blocks:
-    """The nodes of a graph in blocks, one each at first, that never read each other in a cycle."""
+    """The nodes of a graph divided into blocks, which never read each other in a cycle. At first each node is a
+    block."""
 
     graph: Graph
     members: dict[int, set[int]] = field(init=False)
@@ -182,7 +183,7 @@ def _compiled(compiler: Compiler, region: Graph) -> Compiled:
 
 
 def _matched(graph: Graph, compiler: Compiler, blocks: Blocks, regions: Collection[int]) -> dict[int, tuple[str, ...]]:
-    """The blocks that a compiler takes, merged, with the names of their patterns."""
+    """The blocks of nodes that a compiler's patterns match, by number, each with the names of the patterns."""
     claims: dict[int, tuple[str, ...]] = {}
 
     def free(k: int) -> bool:
@@ -200,10 +201,10 @@ def _matched(graph: Graph, compiler: Compiler, blocks: Blocks, regions: Collecti
 
 
 class Matcher(Rewriter):
-    """A graph in which patterns are looked for.
+    """A graph in which a compiler's patterns are matched.
 
     Args:
-        free: whether a node, by its position, may be taken.
+        free: whether a node, by its position, may be part of a match.
     """
 
     def __init__(self, graph: Graph, free: Callable[[int], bool]) -> None:
@@ -238,7 +239,8 @@ def _is_ordinary(node: Node) -> bool:
 
 
 def _merged(blocks: Blocks, claims: dict[int, tuple[str, ...]]) -> dict[int, tuple[str, ...]]:
-    """Merge claimed blocks that read each other until no two can be merged."""
+    """The claimed blocks after those that read each other were merged, until no two can be; each with its patterns'
+    names."""
     waiting = sorted(claims)
     while waiting:
         block = waiting.pop()

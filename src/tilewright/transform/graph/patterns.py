@@ -18,7 +18,7 @@ from tilewright.transform.graph import matching
 from tilewright.transform.graph.matching import ANY, Anything, Either, Op, Operand, either
 
 Match = Op | Either | Anything
-"""A pattern of nodes, or of values that stay outside of the match."""
+"""A pattern of nodes that belong to the match, or of values outside of it."""
 
 
 def op(name: str | Sequence[str], *operands: Match, where: Callable[[Node], bool] | None = None) -> Op:

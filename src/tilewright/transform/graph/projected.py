@@ -160,12 +160,13 @@ class _Projected:
         return y
 
     def of_heads(self, q: Value, order: str) -> Value:
-        """Emit the queries as [heads, batch, queries, depth]."""
+        """Emit the queries, which are in the layout `order`, as [heads, batch, queries, depth]."""
         perm = {"s": (2, 0, 1, 3), "h": (1, 0, 2, 3), "t": (2, 1, 0, 3)}[order]
         return self.new.emit("transpose", q, perm=perm)
 
     def factors(self, p: Projection, depth: Expr, *, inward: bool) -> Value:
-        """Each head's columns of a weight: [heads, width, depth], or inward [heads, depth, width]."""
+        """Emit the columns of a projection's weight for each head: [heads, width, depth], or with `inward` [heads,
+        depth, width]."""
         new, heads = self.new, const(self.attrs.heads)
         shape = (heads, depth, p.width) if p.transposed else (p.width, heads, depth)
         perm = ((0, 1, 2) if inward else (0, 2, 1)) if p.transposed else (1, 2, 0) if inward else (1, 0, 2)
@@ -173,8 +174,8 @@ class _Projected:
         return split if perm == (0, 1, 2) else new.emit("transpose", split, perm=perm)
 
     def per_head(self, rows: Value, weight: Value, batch: Expr, queries: Expr) -> Value:
-        """[heads, batch, queries, a] times [heads, a, b] as [batch, heads, queries, b]: weights are read once for all
-        batch entries."""
+        """Emit the product of `rows` [heads, batch, queries, a] and `weight` [heads, a, b] as [batch, heads, queries,
+        b], in which the weights are read once for all entries of the batch."""
         new = self.new
         flat = new.emit("reshape", rows, shape=(rows.shape[0], dim(batch * queries), rows.shape[3]))
         y = new.emit("matmul", flat, weight)
@@ -182,7 +183,8 @@ class _Projected:
         return new.emit("transpose", y, perm=(1, 0, 2, 3))
 
     def merged(self, mask: Value, batch: Expr, queries: Expr, length: Expr) -> Value:
-        """The mask for the rows of all heads in one: [batch or 1, 1, heads * queries or 1, keys or 1]."""
+        """Emit the mask for the rows of all heads as queries of one head: [batch or 1, 1, heads * queries or 1, keys or
+        1]."""
         new, heads = self.new, const(self.attrs.heads)
         shape = (*[const(1)] * (4 - mask.type.rank), *mask.shape)
         if mask.type.rank != 4:

@@ -64,8 +64,8 @@ def multiply_quantised(graph: Graph, target: Target, in_blocks: InBlocks, option
 
 
 MIN_CHANNELS = 4
-"""The least number of channels and filters per group of a convolution that is multiplied without groups: the number of
-products that an instruction sums."""
+"""The least number of channels and filters per group with which a grouped convolution is computed without groups. It is
+the number of products that a dot instruction sums."""
 FOLLOWED = 8
 """The largest number of nodes that are followed between two products."""
 MAX_GROUPS = 4
@@ -74,7 +74,8 @@ MAX_GROUPS = 4
 
 @dataclass(frozen=True, slots=True)
 class _Quantised:
-    """A quantised value: its integers as i32, the graph's node that computes it, and the scale (None for 1)."""
+    """A quantised value: its integers as i32, the node by which the graph computes it from them, and the scale (None
+    for 1)."""
 
     integers: Value
     scale: Value | None
@@ -148,13 +149,15 @@ class _Product:
         return self.emit("mul", y, scales[0] if len(scales) == 1 else self.emit("mul", *scales))
 
     def are_faster(self, node: Node, total: Value) -> bool:
-        """Whether a sum of products of codes is estimated to take less time than that of the numbers."""
+        """Whether a product of codes, whose sum is `total`, is estimated to take less time than `node`, the product of
+        the numbers."""
         codes = self.producer(total)
         self.enclosing.fixed, self.enclosing.producers = self.fixed, self.match.rewriter.producers
         return codes is not None and codes_are_faster(self.enclosing, node, codes)
 
     def are_computed(self, node: Node, x: _Quantised, w: _Quantised) -> bool:
-        """Whether both factors of a matrix product are computed values of types that dot instructions take."""
+        """Whether both factors of a matrix product are computed at each call, with one scale each and types that dot
+        instructions multiply."""
         if (
             node.op != "matmul"
             or w.integers in self.fixed
@@ -167,7 +170,7 @@ class _Product:
         return multiplies_alike(x.integers, w.integers) and not self.is_attended(node.output)
 
     def is_attended(self, value: Value, depth: int = FOLLOWED) -> bool:
-        """Whether a value goes to a softmax and from there to a product without being rounded between."""
+        """Whether a value goes through a softmax to a product, with no rounding in between."""
         for node in self.match.rewriter.readers.get(value, []):
             if node.op == "matmul":
                 return depth < FOLLOWED
@@ -177,8 +180,8 @@ class _Product:
         return False
 
     def goes_in_pairs(self, node: Node, x: Value, w: Value) -> bool:
-        """Whether the target has instructions for a grouped convolution of 8-bit codes, by pairs of pixels and filters.
-        `x` may be codes minus a zero point."""
+        """Whether the target has instructions for a grouped convolution of 8-bit codes that multiply pairs of pixels
+        and filters. `x` may be codes minus a zero point."""
         if node.op != "conv" or node.of(ConvAttrs).groups == 1:
             return False
         if (as_int(w.shape[1]) or 0) < MIN_CHANNELS or convolution_in_pairs(node, i8, i8, self.target) is None:
@@ -264,7 +267,8 @@ class _Product:
         return None
 
     def moved(self, node: Node, integers: Value) -> Value:
-        """Emit a node that moves elements on integers; it moves their narrow codes if those are known."""
+        """Emit `node`, which moves elements, on integers instead of numbers. If the integers are cast from narrow
+        codes, it moves these."""
         last = self.producer(integers)
         if last is not None and last.op == "sub":
             source, zero = last.inputs
@@ -274,7 +278,8 @@ class _Product:
         return self.cast(self.emit(node.op, codes, attrs=node.attrs), i32)
 
     def scale_moved(self, node: Node, scale: Value) -> Value | None:
-        """Emit the per-channel scales after a node that moves elements; None if they are no longer one per channel."""
+        """Emit the per-channel scales that belong to the result of `node`, which moves elements; None if there is no
+        longer one scale per channel."""
         sizes = [as_int(d) for d in scale.shape]
         if scale not in self.fixed or None in sizes:
             return None

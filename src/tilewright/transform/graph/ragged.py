@@ -121,7 +121,8 @@ class _Packer:
         return self.length in variables(d)
 
     def leads(self, v: Value) -> bool:
-        """Whether rows are the first dimension after the batch, and no other dimension counts rows or sequences."""
+        """Whether rows are the first dimension after the batch, and no other dimension of `v` counts rows or
+        sequences."""
         first = [k for k, d in enumerate(v.shape) if self.counts(d)]
         before, after = v.shape[: first[0]], v.shape[first[0] + 1 :]
         alone = len(first) == 1 and not any(self.batch in variables(d) for d in after)
@@ -149,13 +150,13 @@ class _Packer:
 
     @cached_property
     def begun(self) -> Value:
-        """Emit a mask [rows, batch]: whether a sequence has begun at a row."""
+        """Emit a mask [rows, batch]: whether each sequence begins at or before each row."""
         starts = self.emit("reshape", self.starts, shape=(const(1), self.batch))
         return self.emit("le", starts, self.emit("reshape", self.row, shape=(self.rows, const(1))))
 
     @cached_property
     def position(self) -> Value:
-        """Emit the place of each row in its sequence, [rows]."""
+        """Emit the index of each row in its sequence, [rows]."""
         starts = self.emit("select", self.begun, self.starts, self.number(np.int64(0)))
         return self.emit("sub", self.row, self.emit("reduce_max", starts, axes=(1,), keepdims=False))
 
@@ -272,7 +273,7 @@ def _softmax(p: _Packer, node: Node) -> Value | None:
 
 
 def _range(p: _Packer, node: Node) -> Value | None:
-    """The rule of range: the places of rows in their sequences."""
+    """The rule of range: a range over a sequence's length becomes the index of each row in its sequence."""
     attrs: Any = node.attrs
     if not same_dim(attrs.size, p.length) or as_int(attrs.start) != 0 or as_int(attrs.step) != 1:
         p.refuse(node, "is no numbering of rows")
@@ -282,7 +283,8 @@ def _range(p: _Packer, node: Node) -> Value | None:
 
 
 def _slice(p: _Packer, node: Node) -> Value | None:
-    """The rule of slice: rows of a table by their places, one row of each sequence, or a part with all rows."""
+    """The rule of slice: rows of a table by the rows' indices in their sequences, one row of each sequence, or a part
+    with all rows."""
     x, attrs = node.inputs[0], node.attrs
     assert x is not None
     begin, size, step = attrs.begin, attrs.size, attrs.step  # type: ignore[attr-defined]

@@ -43,12 +43,14 @@ class _NoCell(Exception):
 
 
 Place = tuple[str, int, int]
-"""An operand of a step: (kind, number, part); kinds are "sum", "x", "state", "vector" and "step"."""
+"""An operand of a recurrent cell's step: (kind, number among this kind, part), for the kinds "sum", "x", "state",
+"vector" and "step"."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """A value of the body as places of parts as wide as the state, or of one number for all elements (`single`)."""
+    """A value of the loop's body as a list of operands (`Place`), each as wide as the state, or of one number for all
+    elements (`single`)."""
 
     places: tuple[Place, ...]
     single: bool = False
@@ -168,7 +170,8 @@ class _Reader:
         return _Parts(tuple(("sum", len(self.cell.sums) - 1, k) for k in range(count)))
 
     def same(self, node: Node) -> _Parts | _Element:
-        """The elements of a reshape's result, which are those of its input."""
+        """The parts of the result of a reshape or broadcast, which are those of its input. Raises _NoCell if elements
+        would move."""
         (x,) = (v for v in node.inputs if v is not None)
         source = self.known[x]
         if dim(x.type.size) != dim(node.output.type.size):
@@ -333,7 +336,8 @@ def _recurrence(m: Match) -> list[Value] | None:
 
 
 def _numbered(cell: Cell, order: Sequence[int], states: Sequence[int]) -> tuple[Step, ...]:
-    """The steps with operands numbered in the order of `recurrence`; the steps of the new states come last."""
+    """The steps of the cell, with operands numbered as those of `recurrence` are. The steps that compute the new states
+    come last."""
     groups: list[tuple[str, int, int]] = [("sum", k, as_int(w.shape[1]) or 0) for k, w in enumerate(cell.sums)]
     groups = [(kind, k, width // cell.hidden) for kind, k, width in groups]
     groups += [("x", k, cell.x[k][2]) for k in order]

@@ -1,11 +1,12 @@
-"""Values that cost next to nothing are computed again where they are read rather than written.
+"""Recompute values that are nearly as cheap as a load in the kernels that read them, instead of writing them to memory.
 
     A: c = mul(n, d) ...; s = sum(c * g)           A: c = mul(n, d) ...; s = sum(c * g)
     B: y = add(g, mul(s, c))                 ->     B: c' = mul(n, d); y = add(g, mul(s, c'))
 
-The backward pass through a batch norm reads what was centred twice, once for sums over all of it and once after them. A
-value that is few operations on one large value, of as many bytes, is as quickly computed as read. What is not written
-saves lines that are fetched and written back, and memory. Small values that it needs leave the first kernel.
+The backward pass through a batch norm reads the centred values twice: for sums over all of them, and after the sums. A
+value that is a few operations on one value of the same number of bytes is computed as fast as it is read. Not writing
+it saves memory, and lines that would be fetched and written back. Small values that it is computed from become outputs
+of the first kernel.
 """
 
 from __future__ import annotations
@@ -22,23 +23,25 @@ from tilewright.transform.graph.fuse import MAX_INPUTS, MAX_NODES, Group
 CHEAP = frozenset("add sub mul neg".split())
 """Operators of one instruction."""
 MAX_REPEATS = 4
-"""Nodes that are computed again for a value, at most."""
+"""The largest number of nodes that are computed again for a value."""
 LARGE = 1 << 16
-"""Elements of a value that is worth it: fewer stay in the caches."""
+"""The least number of elements of a value that is computed again; smaller values stay in the caches."""
 SMALL = 64
-"""A value of so many times fewer elements is small beside another."""
+"""A value with at most 1 / SMALL of the elements of another is small beside it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """How a value is made again: of which nodes, in order, and what these read that the same kernel makes."""
+    """The nodes that compute a value again, in order, and the small values among their inputs that the same kernel
+    computes."""
 
     nodes: tuple[Node, ...]
     small: tuple[Value, ...]
 
 
 def rematerialize_cheap(groups: Sequence[Group], retained: frozenset[Value]) -> list[Group]:
-    """The groups, in their order, with cheap values made by each that reads them. `retained`: what others read too."""
+    """The groups, in their order, in which each reader of a cheap value computes it again. `retained`: values that are
+    also read elsewhere, which stay."""
     results = list(groups)
     readers: dict[Value, list[int]] = {}
     for k, group in enumerate(groups):
@@ -64,7 +67,8 @@ def rematerialize_cheap(groups: Sequence[Group], retained: frozenset[Value]) -> 
 
 
 def _recipe(group: Group, value: Value) -> _Recipe | None:
-    """How a value that a group makes is made again, if that is cheap."""
+    """The nodes that compute a group's value again; None if they are not cheap: more than `MAX_REPEATS`, or with other
+    than one large input."""
     size = as_int(value.type.size)
     if size is None or size < LARGE:
         return None
@@ -96,12 +100,14 @@ def _recipe(group: Group, value: Value) -> _Recipe | None:
 
 
 def _with(group: Group, value: Value, recomputed: _Recipe) -> Group | None:
-    """A group that makes a value itself; None if it is not of pointwise nodes and sums alone, or would be too large."""
+    """The group with the nodes that compute `value`, in place of its input; None if the group is not of pointwise nodes
+    and sums alone, or would be too large."""
     return with_nodes(group, value, recomputed.nodes) if all(_is_simple(n) for n in group.nodes) else None
 
 
 def with_nodes(group: Group, value: Value, repeated: Sequence[Node]) -> Group | None:
-    """A group that makes a value it reads by these nodes; None if it would be too large."""
+    """The group with the nodes `repeated`, which compute `value`, in place of the input `value`; None if it would be
+    too large."""
     # Constants are the same in each kernel that has them, and what the group makes again already is the same node.
     there = {v for n in group.nodes for v in n.outputs}
     own = [n for n in repeated if n.op != "constant"]

@@ -56,7 +56,7 @@ from tilewright.transform.graph.selections import (
 
 
 def _shifted(name: str, source: Operand) -> Operand:
-    """A value, or its sum or difference with a zero point."""
+    """The pattern of a value, or of a sum or difference (`name`) of it and a zero point, which is bound to `name`."""
     return either(op(name, source, Number(name)), source)
 
 
@@ -66,9 +66,9 @@ LEVELS = op("round", op("div", REAL, "scale", name="division"))
 
 
 COPIES = ("concat", "resize", "slice", "pad", *SCATTERS, *SHAPING)
-"""Operators before which what follows is rounded, if that leaves out floats."""
+"""Operators that copy elements: a quantisation after one moves before it, if fewer floats are stored then."""
 SUMMED = ("reshape", "transpose", "slice", "pad", *SCATTERS)
-"""Operators before which it is so if a kernel sums what they read."""
+"""The operators of these before which a quantisation moves if a kernel computes their operand by sums or from codes."""
 ROUNDED = op("round", op("div", "value", "scale"))
 
 
@@ -76,8 +76,8 @@ DEQUANTISED = op("mul", "scale", op("cast", _shifted("sub", INTEGERS)), name="re
 
 
 def move_quantised(graph: Graph, target: Target) -> Graph:
-    """The graph with numbers moved as they are where they would be dequantised and quantised in between. Without dot
-    instructions of bytes, numbers of 32 bits are as fast to slice and to transpose."""
+    """The graph in which codes move instead of numbers that are dequantised before and quantised after. Without dot
+    instructions for bytes, fewer operators qualify: 32-bit numbers are sliced and transposed as fast."""
     multiplies = any(find_dot(t, i8, target) is not None for t in (u8, i8))
     copies = COPIES if multiplies else ("concat", "resize")
     picks = tuple(name for name in OPERATORS if name != "concat") if multiplies else ("max_pool",)
@@ -94,7 +94,9 @@ def move_quantised(graph: Graph, target: Target) -> Graph:
 
 
 def _before(m: Match, copies: Collection[str]) -> Value | None:
-    """A copy of the codes of what a node copies, perhaps with functions of single elements after it."""
+    """Emit a quantisation before the operator that copies its elements, instead of after it: `quantise(f(concat(a,
+    b)))` as `concat(quantise(f(a)), quantise(f(b)))`, with pointwise functions f or none. None if that is not possible
+    or gains nothing."""
     scale, to = m["scale"], m.node.output.dtype
     if to not in (u8, i8) or m["value"].dtype is not f32:
         return None
@@ -131,7 +133,7 @@ def _before(m: Match, copies: Collection[str]) -> Value | None:
 
 
 def _argument(node: Node) -> Value | None:
-    """The value whose elements a node computes a function of, one by one; None for other nodes."""
+    """The one operand of a pointwise node that is not a single number; None for other nodes."""
     arguments = [v for v in node.inputs if v is not None and not _is_single(v)]
     if not is_pointwise(node) or len(arguments) != 1 or None in node.inputs:
         return None
@@ -153,7 +155,7 @@ def _gains(m: Match, copy: Node) -> bool:
 
 
 def _is_summed(m: Match, values: Sequence[Value | None], depth: int = 12) -> bool:
-    """Whether one of these values is computed of a sum or of codes by a few functions of single elements."""
+    """Whether one of `values` is computed from a reduction, a product or codes by at most `depth` pointwise nodes."""
     for v in values:
         maker = m.rewriter.producer(v)
         if maker is None or not depth:
@@ -172,7 +174,8 @@ def _is_single(value: Value) -> bool:
 
 
 def _codes_picked(m: Match) -> Sequence[Value] | None:
-    """Numbers of the codes that are picked in place of the numbers."""
+    """Emit a node that selects elements on codes instead of dequantised numbers, then dequantise its result; None if
+    that is not possible."""
     node, scale, codes = m.node, m["scale"], _codes(m)
     if codes is None or not _is_single(scale) or scale.type.rank > node.outputs[0].type.rank:
         return None
@@ -197,7 +200,8 @@ def _codes(m: Match) -> Value | None:
 
 
 def _other_codes(m: Match, node: Node, places: Sequence[int]) -> list[Value] | None:
-    """The codes of what a node selects from beside its first input; None if one has another scale, zero or type."""
+    """The codes of the inputs at `places`, among which a node selects, after the first one; None if one has another
+    scale, zero point or type than the first."""
     first, *others = (None if v is None else m.rewriter.first_match(DEQUANTISED, v) for v in _at(node, places))
     codes = [None if match is None else _codes(match) for match in others]
     if first is None or any(
@@ -213,17 +217,17 @@ def _other_codes(m: Match, node: Node, places: Sequence[int]) -> list[Value] | N
 
 
 def _at(node: Node, places: Sequence[int]) -> list[Value | None]:
-    """The inputs of a node at these places."""
+    """The inputs of a node at the positions `places`."""
     return [node.inputs[k] for k in places]
 
 
 def _zero(m: Match, name: str) -> float | None:
-    """The zero point that is added or taken, if there is one."""
+    """The zero point that the pattern has bound to `name`; None if there is none."""
     return m.number(name) if name in m.bound else None
 
 
 def _numbers(m: Match, codes: Value, zero: float | None) -> Value:
-    """The numbers that codes less their zero point, times the scale of a match, mean."""
+    """Emit the numbers that codes stand for: codes less the zero point, times the match's scale."""
     integers = m.emit("cast", codes, dtype=i32)
     if zero is not None:
         integers = m.emit("sub", integers, m.emit("constant", value=ConstantArray(i32.numpy.type(zero))))
@@ -231,13 +235,13 @@ def _numbers(m: Match, codes: Value, zero: float | None) -> Value:
 
 
 CODES = 255
-"""The greatest magnitude of a code less its zero point."""
+"""The largest magnitude of a code less its zero point."""
 EXACT = 1 << 24
-"""Integers below are floats."""
+"""Integers below this bound are exact in f32."""
 
 
 def _codes_summed(m: Match) -> Value | None:
-    """Numbers of sums of codes, which are exact, in place of sums of numbers."""
+    """Emit a cumulative sum on codes, which is exact, and dequantise the sums; None if it might not be exact."""
     codes, x, attrs = _codes(m), m["real"], m.node.of(CumulativeAttrs)
     axis = attrs.axis % x.type.rank
     count = as_int(x.shape[axis])
@@ -256,9 +260,9 @@ def _codes_summed(m: Match) -> Value | None:
 
 
 def _ordered_as_numbers(m: Match, scale: Value, kind: DType) -> Callable[[Value], Value] | None:
-    """A function that gives codes so that the greatest is that of the greatest number: as they are for a scale that is
-    a positive constant, in the opposite order for a weight that is negative, which is seen when weights are prepared.
-    None for a scale that is only known at the call."""
+    """A function that emits codes in the order of the numbers they stand for. They are unchanged for a scale that is a
+    positive constant; for a weight, whose sign is known when weights are prepared, they are reversed if it is negative.
+    None for a scale that is known only at the call."""
     constant = m.rewriter.producer(scale, "constant")
     if constant is not None:
         return (lambda x: x) if (constant.of(ConstantAttrs).value.array > 0).all() else None
@@ -271,7 +275,7 @@ def _ordered_as_numbers(m: Match, scale: Value, kind: DType) -> Callable[[Value]
 
 
 def _is_real(m: Match, value: Value | None) -> bool:
-    """Whether a value is of codes, times their scale, or copied from such a one."""
+    """Whether a value is dequantised codes, or copied from such a value."""
     node = m.rewriter.producer(value)
     if node is not None and node.op in COPIES and (places := selected(node)):
         return any(_is_real(m, v) for v in _at(node, places))
@@ -293,7 +297,7 @@ def _moved(m: Match) -> Value | None:
 
 
 def _moves(m: Match, value: Value | None, source: Value) -> list[Node]:
-    """The nodes from one value to another, in order."""
+    """The nodes on the path from `source` to `value`, in order."""
     moves: list[Node] = []
     while value != source and (node := m.rewriter.producer(value)) is not None:
         moves.insert(0, node)

@@ -29,12 +29,12 @@ from tilewright.transform.graph.matching import Bound, Op, Operand, matches, mat
 from tilewright.transform.regions.captures import builder_for, with_inputs
 
 MAX_STEPS = 16
-"""Rewrites for each node of a graph after which what is emitted is not visited any more: rules that undo one another
-end."""
+"""The largest number of rewrites, per node of a graph, after which emitted nodes are no longer visited: so rules that
+undo one another end."""
 
 Build = Callable[["Match"], "Value | Sequence[Value] | None"]
-"""Emits what stands in place of a match and returns its value, or those of all outputs; None (and then all that was
-emitted is withdrawn) where the match is none."""
+"""A function that emits the replacement of a match and returns its value, or one value for each output. If it returns
+None, nothing is replaced, and all that it emitted is removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Rule:
 
 
 class Rewriter:
-    """A graph that is being rewritten: what is known of its values, and the nodes of the result so far."""
+    """A graph during rewriting: facts about its values, and the nodes of the result so far."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -69,7 +69,7 @@ class Rewriter:
 
     @property
     def readers(self) -> dict[Value, list[Node]]:
-        """For each value of the graph as it came the nodes that read it."""
+        """For each value the nodes that read it in the graph before any rewriting."""
         if self._readers is None:
             self._readers = self.graph.consumers()
         return self._readers
@@ -100,7 +100,8 @@ class Rewriter:
         return self._fixed
 
     def first_match(self, pattern: Operand, value: Value, **bound: Value) -> Match | None:
-        """The first match of a pattern with what computes a value, some names being bound; None if there is none."""
+        """The first match of a pattern with the node that computes a value, with the names in `bound` bound already;
+        None if there is none."""
         first = next(matches(pattern, value, self, bound), None)
         return None if first is None else Match(self, self.producers[value], first)
 
@@ -109,19 +110,19 @@ class Rewriter:
     def emit(
         self, op: str, *inputs: Value | None, name: str | None = None, attrs: Attrs | None = None, **values: AttrValue
     ) -> Value:
-        """The value of a node that is appended, its type inferred."""
+        """Append a node with one output, whose type is inferred, and return its value."""
         value = ops.emit1(self.builder, op, *inputs, name=name, attrs=attrs, **values)
         self._note()
         return value
 
     def emit_all(self, op: str, *inputs: Value | None, attrs: Attrs | None = None) -> tuple[Value, ...]:
-        """The values of a node with several outputs that is appended."""
+        """Append a node with several outputs, and return their values."""
         values = ops.emit(self.builder, op, *inputs, attrs=attrs)
         self._note()
         return values
 
     def _note(self) -> None:
-        """Remember what is known of the values of the last node."""
+        """Record the producer of the last node's values, and whether they depend on weights alone."""
         node = self.builder.nodes[-1]
         self.producers.update(dict.fromkeys(node.outputs, node))
         if self._fixed is not None and depends_on_weights(node.inputs, self._fixed):
@@ -136,7 +137,8 @@ class Rewriter:
         return self.shared[key]
 
     def run(self, rules: Sequence[Rule], *, repeat: bool = False, common: bool = False) -> Graph:
-        """The graph after the rules; `common` computes equal nodes once. See the module's text."""
+        """The graph after applying the rules. `repeat`: emitted nodes are visited too; `common`: equal nodes are
+        computed once."""
         table: dict[str, list[Rule]] = {}
         seen: dict[object, list[Node]] = {}
         queue = list(reversed(self.graph.nodes))
@@ -166,7 +168,7 @@ class Rewriter:
             self.producers[value] = node
 
     def _is_rewritten(self, rules: Sequence[Rule], node: Node) -> bool:
-        """Whether a rule applies to a node; the first that does is applied."""
+        """Apply the first rule that matches a node; returns whether there was one."""
         at = len(self.builder.nodes)
         for rule in rules:
             for bound in matches_node(rule.pattern, node, self, {}):
@@ -196,7 +198,7 @@ class Rewriter:
                 self.renamed[old] = new
 
     def _is_repeated(self, seen: dict[object, list[Node]], node: Node) -> bool:
-        """Whether a node computes what another one has computed, which then stands for it."""
+        """Whether an earlier node computes the same; then readers of this node are changed to read that one."""
         alike = seen.setdefault((node.op, *node.inputs), [])
         first = next((n for n in alike if _computes_same(n, node)), None)
         if first is None:
@@ -214,20 +216,20 @@ class Rewriter:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A node that a pattern matches, and what its names are bound to."""
+    """A node that a pattern matches, and the values and numbers bound to the pattern's names."""
 
     rewriter: Rewriter
     node: Node
     bound: Bound
 
     def __getitem__(self, name: str) -> Value:
-        """The value with a name."""
+        """The value bound to a name."""
         value = self.bound[name]
         assert isinstance(value, Value)
         return value
 
     def number(self, name: str) -> float:
-        """The number with a name."""
+        """The number bound to a name."""
         value = self.bound[name]
         assert isinstance(value, float)
         return value
@@ -238,34 +240,35 @@ class Match:
         return not self.rewriter.outputs.isdisjoint(self.node.outputs)
 
     def producer(self, name: str) -> Node:
-        """The node that computes the value with a name."""
+        """The node that computes the value bound to a name."""
         return self.rewriter.producers[self[name]]
 
     def emit(
         self, op: str, *inputs: Value | None, name: str | None = None, attrs: Attrs | None = None, **values: AttrValue
     ) -> Value:
-        """The value of a node that is appended, its type inferred."""
+        """Append a node with one output, whose type is inferred, and return its value."""
         return self.rewriter.emit(op, *inputs, name=name, attrs=attrs, **values)
 
     def emit_all(self, op: str, *inputs: Value | None, attrs: Attrs | None = None) -> tuple[Value, ...]:
-        """The values of a node with several outputs that is appended."""
+        """Append a node with several outputs, and return their values."""
         return self.rewriter.emit_all(op, *inputs, attrs=attrs)
 
     def once(self, op: str, *inputs: Value | None, **values: AttrValue) -> Value:
-        """The value of a node that all matches share, appended by the first; only for a match that is sure."""
+        """The value of a node that all matches share; the first match appends it. Only for rules that will not fail
+        after it."""
         return self.rewriter.once(op, *inputs, **values)
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule], *, repeat: bool = False, common: bool = False) -> Graph:
-    """The graph after these rules; the graph itself where none applies. With `repeat` what they emit is rewritten as
-    well, with `common` equal nodes are computed once; see the module's text."""
+    """The graph after applying the rules, or the graph itself if none applies. `repeat`: emitted nodes are rewritten as
+    well; `common`: equal nodes are computed once. See the module's text."""
     if not common and not any(rule.pattern.takes(node.op) for rule in rules for node in graph.nodes):
         return graph
     return Rewriter(graph).run(rules, repeat=repeat, common=common)
 
 
 def _number(array: np.ndarray[Any, Any]) -> float | None:
-    """The number that all elements of an array are, if they are one."""
+    """The number that all elements of an array are equal to; None if they differ or are no numbers."""
     if not np.issubdtype(array.dtype, np.number) or not array.size or (array != array.flat[0]).any():
         return None
     return float(array.flat[0])

@@ -21,11 +21,11 @@ from tilewright.ops.shape import TransposeAttrs
 from tilewright.support.classes import dataclass
 
 MAX_NODES = 48
-"""Nodes of a row group."""
+"""The largest number of nodes in a row group."""
 MAX_INPUTS = 24
-"""Inputs of a row group, each an address that its kernel keeps."""
+"""The largest number of inputs of a row group; its kernel holds an address for each."""
 MAX_OUTPUTS = 4
-"""Outputs of a row group."""
+"""The largest number of outputs of a row group."""
 
 _REDUCTIONS = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 _OVER_AXIS = ("softmax", "log_softmax")
@@ -39,7 +39,7 @@ class RowShape:
     shape: tuple[Expr, ...]
     axes: tuple[int, ...]
     keepdims: bool
-    """Whether the reduced dimensions stay, with extent one."""
+    """Whether the reduced dimensions stay in the result, with extent 1."""
 
 
 def row_shape(node: Node) -> RowShape | None:
@@ -106,7 +106,7 @@ class RowGrower:
         return sorted(members)
 
     def neighbours(self, members: set[int]) -> list[int]:
-        """Producers and consumers of members, producers first."""
+        """The nodes that members read, then those that read members."""
         before = {self.makers[v] for i in members for v in self.nodes[i].inputs if v is not None and v in self.makers}
         after = {u for i in members for v in self.nodes[i].outputs for u in self.users.get(v, ())}
         return [*sorted(before - members, reverse=True), *sorted(after - members - before)]
@@ -140,7 +140,8 @@ class RowGrower:
 
     @staticmethod
     def is_row_value(rows: RowShape, shape: Sequence[Expr]) -> bool:
-        """One value a row: the reduced dimensions gone, or of extent one."""
+        """Whether a value of this shape has one element per row: the reduced dimensions are absent, or have extent
+        1."""
         if rows.keepdims:
             retained = len(shape) == len(rows.shape)
             return retained and all(
@@ -163,7 +164,7 @@ class RowGrower:
         ]
 
     def is_convex(self, members: set[int]) -> bool:
-        """No path from a member through other nodes back to a member."""
+        """Whether no path leads from a member through other nodes back to a member."""
         last = self.horizon(max(members))
         stack = [u for v in self.leaving(members) for u in self.users.get(v, ()) if u not in members]
         seen = set(stack)
@@ -179,8 +180,8 @@ class RowGrower:
         return True
 
     def horizon(self, last: int) -> int:
-        """The last node from which a path may lead to node `last` or one before it: paths go on in order but where they
-        enter a group by its end and leave it by its beginning."""
+        """The last node from which a path may lead to node `last` or an earlier one. Paths go to later nodes, except
+        that one may enter a group at its last node and leave it from its first."""
         for first, end in self.spans:
             if first > last:
                 break

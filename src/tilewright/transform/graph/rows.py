@@ -28,7 +28,7 @@ from tilewright.transform.regions.captures import builder_for
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A part of a value along one dimension."""
+    """A part of a value: a range of indices along one dimension, all of the others."""
 
     axis: int
     begin: Expr
@@ -37,7 +37,7 @@ class Cut:
 
 
 class _Whole:
-    """All of a value."""
+    """The need for all of a value."""
 
 
 WHOLE = _Whole()
@@ -58,7 +58,8 @@ def compute_read_rows(graph: Graph) -> Graph:
 
 
 def cut_of(node: Node) -> Cut | None:
-    """The part that a slice takes, where it is a small one along one dimension."""
+    """The part that a slice node takes of its operand, if it cuts one dimension only and takes little of it; None
+    otherwise."""
     if node.op != "slice" or node.inputs[0] is None:
         return None
     attrs, shape = node.of(SliceAttrs), node.inputs[0].shape
@@ -75,8 +76,8 @@ def cut_of(node: Node) -> Cut | None:
 
 
 class _Demand:
-    """The part of each value that its readers need together. Slices whose results are in `retained`
-    stay."""
+    """For each value the part that all of its readers need together. Slices whose results are in `retained` stay where
+    they are."""
 
     def __init__(self, graph: Graph, retained: set[Value]) -> None:
         self.needs: dict[Value, Need] = dict.fromkeys(graph.outputs, WHOLE)
@@ -88,7 +89,7 @@ class _Demand:
                     self.needs[value] = need if self.needs.get(value, need) == need else WHOLE
 
     def of_node(self, node: Node, retained: set[Value]) -> tuple[Need, ...]:
-        """The parts of its operands that a node needs."""
+        """The parts that a node needs of its operands."""
         cut = cut_of(node) if node.outputs[0] not in retained else None
         if cut is not None:
             self.roots.append(node)
@@ -116,7 +117,8 @@ class _Demand:
 
 
 def operands(node: Node, cut: Cut) -> tuple[Need, ...] | None:
-    """The parts of a node's operands that make a part of its result; None if they are none of one dimension."""
+    """For each operand the part from which a node computes the part `cut` of its result; None if there are no such
+    parts along single dimensions."""
     links = parallel(node)[cut.axis] if node.inputs else None
     if links is None or (ops.get(node.op).kind == "contraction" and cut.axis == node.output.type.rank - 1):
         return None  # a product whose columns are left out would not have the weights that are packed
@@ -125,7 +127,8 @@ def operands(node: Node, cut: Cut) -> tuple[Need, ...] | None:
 
 
 def _makes(node: Node, needs: tuple[Need, ...], cut: Cut) -> bool:
-    """Whether the node's attributes make the part of its result of these parts: some hold sizes."""
+    """Whether a node computes the part `cut` of its result from the parts `needs` of its operands, by its type rule:
+    attributes may state sizes."""
     types = [
         None if v is None else replace(v.type, shape=_cut_shape(v, n)) if isinstance(n, Cut) else v.type
         for v, n in zip(node.inputs, needs, strict=True)
@@ -142,14 +145,14 @@ def _cut_shape(value: Value, cut: Cut) -> tuple[Expr, ...]:
 
 
 def _narrow(graph: Graph, demand: _Demand) -> Graph:
-    """The graph with the parts that are needed."""
+    """The graph that computes only the parts in `demand`."""
     builder = builder_for(graph)
     created: dict[Value, Value] = {}
     sliced: dict[tuple[Value, Cut], Value] = {}
     roots = {n.outputs[0] for n in demand.roots}
 
     def part(value: Value, cut: Cut) -> Value:
-        """A part of a value: the part itself if only that was computed, else a slice of the whole."""
+        """The part `cut` of a value: the computed value if only the part was computed, else a slice of the whole."""
         if value in created:
             return created[value]
         if (value, cut) not in sliced:
@@ -185,7 +188,7 @@ def _slice(value: Value, cut: Cut) -> SliceAttrs:
 
 
 def _attrs(node: Node, cut: Cut) -> Attrs:
-    """The attributes of a node for a part of its result."""
+    """The attributes with which a node computes only the part `cut` of its result."""
     if node.op != "reshape":
         return node.attrs
     return replace(node.of(ShapeAttrs), shape=_cut_shape(node.output, cut))

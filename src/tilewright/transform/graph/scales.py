@@ -22,7 +22,8 @@ def fold_scales(graph: Graph) -> Graph:
 
 
 def _scaled_weights(m: Match) -> Value | None:
-    """`conv(x / 255, w)` to `conv(x, w / 255)`: one factor for all of the data is the weights' as well."""
+    """Emit `conv(x, w / 255)` for `conv(x / 255, w)`; None if the factor is not one for all of the data, or depends on
+    more than weights."""
     x, w, fixed, scale = m["x"], m["w"], m.rewriter.fixed, m.producer("x")
     if w not in fixed or not w.dtype.is_float or m.rewriter.only_reader(x) is None:
         return None
@@ -39,7 +40,7 @@ def _scaled_weights(m: Match) -> Value | None:
 
 
 def _negated(m: Match) -> Value | None:
-    """(conv - m) * a to (conv + -m) * a, as a hand-written normalisation begins."""
+    """Emit (conv + -m) * a for (conv - m) * a, so that the other rules apply to a normalisation written this way."""
     offset, readers = m["offset"], m.rewriter.readers.get(m.node.output, ())
     if m.is_output or _operands(m.node, m.rewriter.fixed) != (m["conv"], offset) or [u.op for u in readers] != ["mul"]:
         return None
@@ -47,7 +48,8 @@ def _negated(m: Match) -> Value | None:
 
 
 def _scaled(m: Match) -> Value | None:
-    """A factor, or a term, after a convolution or a sum of one and a term."""
+    """Emit a factor after a convolution as part of its weights, and sums of two terms as one term: conv(x, w) * a as
+    conv(x, w * a), (conv + c) * a as conv * a + c * a, (y + b) + c as y + (b + c). None for other nodes."""
     split = None if m.is_output else _operands(m.node, m.rewriter.fixed)
     if split is None or m.rewriter.only_reader(split[0]) is None:
         return None
@@ -76,7 +78,8 @@ RULES = (
 
 
 def _operands(node: Node, fixed: Collection[Value]) -> tuple[Value, Value] | None:
-    """(full-size operand, per-channel operand that depends on weights alone)."""
+    """(full-size operand, per-channel operand that depends on weights alone) of a node; None if its operands are
+    others."""
     a, b = node.operands(2)
     for data, factor in ((a, b), (b, a)):
         if factor in fixed and data not in fixed and _per_channel(factor, data):
@@ -99,7 +102,8 @@ def _scaled_conv(m: Match, conv: Node, factor: Value) -> Value | None:
 
 
 def _per_channel(factor: Value, data: Value) -> bool:
-    """Shape [1, C, 1, ...] or [C, 1, ...] aligned right, or all ones, against [N, C, ...]."""
+    """Whether `factor` has one element per channel of `data` [N, C, ...], as [1, C, 1, ...] or [C, 1, ...], or one in
+    all."""
     rank = data.type.rank
     if rank < 3 or factor.type.rank > rank or factor.dtype is not data.dtype:
         return False

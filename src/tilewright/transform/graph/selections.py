@@ -1,10 +1,10 @@
-"""Operators whose results are elements of their inputs, as they are: of codes they give the codes of what they give of
-numbers.
+"""Operators whose results are elements of their inputs, unchanged. Applied to codes, they give the codes of the numbers
+that they would give.
 
     scatter_nd(s * (a - z), at, s * (b - z))   ==   s * (scatter_nd(a, at, b) - z)
 
-Some fill places with 0, whose code is the zero point. Some compare elements, and select likewise among codes that are
-ordered as their numbers are.
+Some fill places with 0, whose code is the zero point. Some compare elements; they select the same ones among codes that
+are in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from tilewright.ops.shape import PadAttrs
 SHAPING = ("reshape", "transpose", "broadcast")
 """Operators that move all elements of one input."""
 SELECTS = ("slice", "gather", "gather_elements", "gather_nd", "tile", "reverse_sequence")
-"""Operators that give elements of their first input at other places."""
+"""Operators whose results are elements of their first input, in other places."""
 SCATTERS = ("scatter_elements", "scatter_nd")
 OPERATORS = (*SHAPING, *SELECTS, *SCATTERS, "concat", "resize", "pad", "grid_sample", "max_pool", "topk")
 
 
 def selected(node: Node) -> tuple[int, ...]:
-    """The inputs whose elements make up a node's first result, but for places that are 0; none for other nodes."""
+    """The numbers of the inputs whose elements make up a node's first result, places filled with 0 aside; () for other
+    nodes."""
     match node.op:
         case "concat":
             return tuple(range(len(node.inputs)))
@@ -49,22 +50,22 @@ def selected(node: Node) -> tuple[int, ...]:
 
 
 def compares(node: Node) -> bool:
-    """Whether the elements that a node selects depend on their order."""
+    """Whether a node compares elements to decide which it selects."""
     return node.op in ("max_pool", "topk") or (
         node.op in SCATTERS and node.of(ScatterAttrs).reduction in ("max", "min")
     )
 
 
 def fills(node: Node) -> bool:
-    """Whether a node that selects elements puts zeros beside them."""
+    """Whether a node that selects elements also fills places with zeros."""
     if node.op == "grid_sample":
         return node.of(GridSampleAttrs).padding == "zeros"
     return node.op == "pad" and node.of(PadAttrs).mode == "constant"
 
 
 def of_codes(node: Node, zero: float | None, to: DType) -> Attrs | None:
-    """The attributes with which a node selects codes of a type with a zero point (None: of 0); None if it cannot, as
-    where 0 has no code."""
+    """The attributes with which a node selects among codes of type `to` whose zero point is `zero` (None: 0). None if
+    it fills places with 0 and cannot fill them with the zero point."""
     if not fills(node) or not zero:
         return node.attrs
     is_code = zero.is_integer() and int(to.min) <= zero <= int(to.max)
@@ -72,7 +73,7 @@ def of_codes(node: Node, zero: float | None, to: DType) -> Attrs | None:
 
 
 def _has_elements(attrs: MaxPoolAttrs) -> bool:
-    """Whether each window has an element that is none of the padding."""
+    """Whether each window of a max pool has an element that is not padding."""
     spans = [(k - 1) * d + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
     inside = all(pad < span for pad, span in zip(attrs.pads, spans * 2, strict=True))
     return inside and set(attrs.dilations) == {1} and not attrs.ceil_mode

@@ -17,11 +17,11 @@ from tilewright.transform.graph.matching import Operand, either, op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 PASSED = ("reshape", "identity", "stop_gradient")
-"""Operators between a reduction and what its result is broadcast with."""
+"""Operators that may stand between a reduction and the operator that reads its result."""
 
 
 def _reduced(name: str, source: str) -> Operand:
-    """A reduction of a value, after what changes nothing."""
+    """The pattern of the reduction `name` of a value, perhaps followed by reshapes or a maximum with minus infinity."""
     reduction = op(name, source, name=name, through=PASSED)
     return either(reduction, op("max", reduction, -math.inf, through=PASSED))
 

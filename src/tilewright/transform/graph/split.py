@@ -19,7 +19,8 @@ from tilewright.transform.graph.fixed import depends_on_weights
 
 @dataclass(frozen=True, slots=True)
 class SplitGraph:
-    """`run.params` are the values that `run` reads of the raw parameters and of `prepare`'s outputs, in order."""
+    """The programs `prepare` and `run`. `run.params` are the raw parameters and outputs of `prepare` that `run` reads,
+    in order."""
 
     prepare: Graph
     run: Graph
@@ -60,7 +61,7 @@ def split_prepare(graph: Graph) -> SplitGraph:
 
 
 def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:
-    """The nodes of which outputs are read, directly or by other nodes that are."""
+    """The nodes of `free` whose results are read by `readers`, by `outputs`, or by each other to that end."""
     wanted = {v for node in readers for v in node.inputs if v is not None} | set(outputs)
     results: list[Node] = []
     for node in reversed(free):

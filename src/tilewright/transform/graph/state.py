@@ -194,7 +194,7 @@ class _Rewriter:
         return Rows(Value(past.name, TensorType(i8, shape)), scales)
 
     def maker(self, value: Value) -> Node | None:
-        """The node that computes a value, looking through `identity`."""
+        """The node that computes a value; nodes that only copy (`identity`) are skipped."""
         node = self.producers.get(value)
         while node is not None and node.op == "identity" and node.inputs[0] is not None:
             node = self.producers.get(node.inputs[0])
@@ -286,7 +286,7 @@ def _coded(builder: GraphBuilder, rows: Value) -> Rows:
 
 
 def _numbers(builder: GraphBuilder, rows: Rows) -> Value:
-    """Emit the numbers that rows mean, dequantised if they are codes."""
+    """Emit the numbers that rows of a cache stand for; codes are dequantised."""
     if rows.scales is None:
         return rows.numbers
     wide = ops.emit1(builder, "cast", rows.numbers, dtype=f32)

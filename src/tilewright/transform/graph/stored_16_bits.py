@@ -28,8 +28,8 @@ LAYERS = frozenset(("lowered.conv_dot", "lowered.conv_tiles", "lowered.conv_mmla
 
 
 def store_in_16_bits(graph: Graph, options: Options) -> Graph:
-    """The graph whose maps are rounded for all their readers where a layer reads them rounded, without notes of
-    exactness."""
+    """The graph in which maps are stored in 16 bits for all readers if a layer rounds them to 16 bits. Notes of
+    exactness are removed."""
     result = _rounded(graph) if options.precision == "bf16" else graph
     if all(n.selected is None for n in result.nodes):
         return result
@@ -69,7 +69,7 @@ def _rounds_for_all(value: Value, nodes: Sequence[Node], readers: Mapping[Value,
 
 
 def _is_exact(value: Value, readers: Mapping[Value, list[Node]]) -> bool:
-    """Whether a product of higher exactness reads a value or what is computed of it element by element."""
+    """Whether a product of higher exactness reads a value, or values computed from it element by element."""
     asked, seen = [value], {value}
     while asked:
         for node in readers.get(asked.pop(), ()):

@@ -36,29 +36,29 @@ CODES: tuple[DType, ...] = (u8, i8)
 DEQUANTISE = frozenset("cast sub add mul abs neg relu clip".split())
 """Operators of an instruction or two, between a code and its number."""
 MAX_NODES = 5
-"""The largest number of nodes between a code and its number."""
+"""The largest number of nodes that dequantise a code."""
 MAX_FUNCTIONS = 12
-"""The largest number of nodes between a code and a function of its number."""
+"""The largest number of nodes between a code and a value that is computed from it by functions such as exp."""
 MOVES = frozenset(("lowered.unblock_channels", "lowered.block_channels", "transpose"))
 """Operators that only move elements to other places."""
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed", "lowered.conv_pointwise_groups"))
 """Contractions whose kernels can include pointwise work on their data."""
 WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_pointwise_groups", "lowered.conv_winograd"}
-"""Contractions that can widen 16-bit floats as they read them, without loss of time."""
+"""Contractions that widen 16-bit floats as they read them, at no cost in time."""
 OF_F32 = frozenset(("lowered.block_channels",))
-"""Moves that are fast for 32-bit elements only: others took four times as long."""
+"""Operators on layouts that are fast for 32-bit elements only; on narrower ones they took four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number that is made of a code: the code, and the nodes between, in order, with their constants."""
+    """A number and the code that it is computed from, with the nodes between, in order, and their constants."""
 
     code: Value
     nodes: tuple[Node, ...]
 
     @property
     def is_dequantised(self) -> bool:
-        """Whether computing the number from its code costs next to nothing."""
+        """Whether the nodes between code and number only dequantise, which costs almost nothing."""
         return all(n.op in DEQUANTISE or n.op in ("constant", "resample") for n in self.nodes)
 
 
@@ -98,8 +98,8 @@ def store_codes(groups: Sequence[Group], target: Target, outputs: frozenset[Valu
 
 
 def _number(group: Group, value: Value, kinds: tuple[DType, ...], *, functions: bool = False) -> _Number | None:
-    """How a group computes a value from a code of one of these types, or None. With `functions`, functions of many
-    operations may be on the path; such are worth computing only once."""
+    """The code of one of the types `kinds` from which a group computes `value`, with the nodes between; None if there
+    is none. With `functions`, functions of many operations may be among them, whose results are worth storing."""
     makers = {v: n for n in group.nodes for v in n.outputs}
     resampled = makers.get(value)
     nodes: set[Value] = set()
@@ -135,7 +135,8 @@ def _number(group: Group, value: Value, kinds: tuple[DType, ...], *, functions: 
 
 
 def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
-    """The group that moves codes instead of numbers, if moving is its last operator; else the group unchanged."""
+    """The group with its last operator, which moves elements, applied to codes before they are dequantised; the group
+    unchanged if its last operator is another."""
     move = group.nodes[-1]
     source = move.inputs[0] if move.op in MOVES and group.outputs == move.outputs else None
     number = None if source is None else _number(group, source, kinds)
@@ -163,8 +164,8 @@ def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
 
 
 def _reading(group: Group | None, value: Value, number: _Number) -> Group | None:
-    """The group that computes a number from its code, instead of reading it; None if it cannot take in the
-    operators."""
+    """The group that reads a number's code and dequantises it, instead of reading the number; None if the group cannot
+    include these nodes."""
     if group is None:
         return None
     result = group.outputs[-1]
@@ -184,7 +185,7 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
 
 
 def _without(group: Group, value: Value, number: _Number) -> Group | None:
-    """The group that ends with the code instead of the number; None if it would have no other nodes."""
+    """The group that stores the code of its last result instead of the number; None if it would have no other nodes."""
     makers = {v for n in group.nodes for v in n.outputs}
     if number.code not in makers:
         return None

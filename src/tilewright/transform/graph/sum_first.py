@@ -24,7 +24,7 @@ from tilewright.transform.graph.rewrite import Match, Rewriter, Rule, rewrite
 
 SUMS = ("reduce_mean", "reduce_sum")
 SHORT_COLUMNS = 8
-"""A product with fewer columns than this is about as much work as summing its factor."""
+"""The number of columns from which on a product is more work than summing its factor."""
 
 
 def sum_rows_first(graph: Graph) -> Graph:
@@ -97,14 +97,13 @@ class _Rows:
 
 
 def _axes(total: Node, value: Value) -> tuple[int, ...]:
-    """The axes of `total` in one of its operands' sources, which may have fewer dimensions: counted from the last
-    one."""
+    """The axes along which `total` sums, as axes of `value`, which may have fewer leading dimensions."""
     (whole,) = (v.type.rank for v in total.inputs if v is not None)
     return tuple(sorted(axis % whole - whole + value.type.rank for axis in total.of(ReduceAttrs).axes))
 
 
 def _count(value: Value, axes: tuple[int, ...]) -> int | None:
-    """The number of rows that are summed, if it is known."""
+    """The number of rows that a sum over `axes` adds; None if it is not known."""
     sizes = [as_int(value.shape[axis]) for axis in axes]
     return None if None in sizes else prod(size or 0 for size in sizes)
 

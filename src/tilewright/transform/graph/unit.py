@@ -35,13 +35,13 @@ from tilewright.transform.graph.unit_maps import product_of_map, without_map
 VOLUME = 3
 """The number of spatial dimensions of a volume."""
 FULL_BITS = 32
-"""Floats with fewer bits are left out: their product is rounded after its sum, which differs from a sum of rounded
-products."""
+"""The least bits of floats that are rewritten. A product of narrower ones is rounded once, after its sum, unlike a sum
+of rounded products."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """A reshape of a value in which dimension `dim` and the next one are one dimension."""
+    """A reshape of a value that joins dimension `dim` and the next one into one."""
 
     value: Value
     dim: int
@@ -175,7 +175,7 @@ def _joined(value: Value, dim: int) -> tuple[Expr, ...]:
 
 
 def _leads(whole: Value, part: Value, added: int) -> bool:
-    """Whether the shape of `whole` is that of `part` with `added` ones in front."""
+    """Whether the shape of `whole` is that of `part` with `added` dimensions of 1 in front."""
     return whole.shape[added:] == part.shape and all(is_const(d, 1) for d in whole.shape[:added])
 
 

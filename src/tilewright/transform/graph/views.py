@@ -69,7 +69,7 @@ class _Placer:
         return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
     def root(self, value: Value) -> Value:
-        """The value from which a value results by reshapes, which share its memory."""
+        """The value in whose memory `value` lies: the operand of the reshapes that compute it, or `value` itself."""
         while (node := self.makers.get(value)) is not None and ops.get(node.op).alias:
             source = node.inputs[0]
             assert source is not None
@@ -77,7 +77,8 @@ class _Placer:
         return value
 
     def place(self, node: Node) -> None:
-        """Let the parts of a concatenation be computed in place, where that moves less than copying them all."""
+        """Let the kernels that compute a concatenation's operands write into its result, if that moves fewer bytes than
+        a copy of all."""
         axis = node.of(ConcatAttrs).axis % node.output.type.rank
         if not all(is_const(d, 1) for d in node.output.shape[:axis]):
             return
@@ -93,7 +94,8 @@ class _Placer:
             self.copied[node.output] = copied
 
     def place_after(self, node: Node) -> None:
-        """Let new rows be computed directly after those of a cache, or mark them to be copied there."""
+        """Let the new rows of a cache be computed in their place after the old ones; if they cannot be, mark them to be
+        copied there."""
         new = node.inputs[1]
         assert new is not None
         root = self.root(new)
@@ -103,7 +105,7 @@ class _Placer:
             self.copied[node.output] = {1}
 
     def is_free(self, root: Value) -> bool:
-        """Whether the memory of a value is not yet fixed."""
+        """Whether the memory of a value may still be chosen."""
         producer = self.makers.get(root)
         return (
             producer is not None
@@ -127,7 +129,7 @@ class _Placer:
         return here * (4 if fused else 2) <= sum(known)
 
     def is_view(self, node: Node) -> bool:
-        """Whether a slice is contiguous in its source, and its result needs no memory elsewhere."""
+        """Whether a slice can be a view: it is contiguous in its source, and its result need not lie elsewhere."""
         (source,) = node.inputs
         assert source is not None
         producer = self.makers.get(self.root(source))
@@ -145,8 +147,8 @@ COPIES = ("slice", "identity", "transpose")
 """Operators whose kernels only move elements: if one computes a part of a concatenation, that part is copied in any
 case."""
 UNMADE = ("slice", "identity")
-"""Operators that need no kernel before a kernel that copies all parts. If there are too many parts for that kernel to
-include other work, a transposition writes its part directly or to be copied."""
+"""Operators whose own kernels a kernel that copies all parts replaces. A transposition needs its own kernel if there
+are so many parts that this kernel includes no other work: then it writes its part directly, or for a copy."""
 
 
 def _copy(builder: GraphBuilder, value: Value | None) -> Value:
@@ -155,7 +157,8 @@ def _copy(builder: GraphBuilder, value: Value | None) -> Value:
 
 
 def _is_contiguous(node: Node, source: Value) -> bool:
-    """Whether a slice takes one element along each dimension before one, and everything along those after it."""
+    """Whether the elements of a slice are contiguous: it takes one element along each dimension before some dimension,
+    and all elements along the dimensions after it."""
     if any(step != 1 for step in node.of(SliceAttrs).step):
         return False
     sizes = node.output.shape
@@ -201,15 +204,15 @@ def _view_problems(graph: Graph) -> Iterator[tuple[str, str]]:
 
 
 def _has_memory(created: Node | None) -> bool:
-    """Whether the memory of a node's result may be chosen."""
+    """Whether the memory of the result of `created` may be chosen: it is neither a constant nor a view."""
     if created is None or created.op == "constant":
         return False
     return not (isinstance(created.attrs, SliceAttrs) and created.attrs.view)
 
 
 def _joined(m: Match) -> Value | None:
-    """Emit a concatenation whose neighbouring slices of one value are one slice, or the value itself if they cover
-    it."""
+    """Emit a concatenation in which neighbouring slices of one value are joined into one slice, or the value itself if
+    they cover it."""
     axis = m.node.of(ConcatAttrs).axis % m.node.output.type.rank
     runs: list[list[Node | Value]] = []
     for value in m.node.inputs:

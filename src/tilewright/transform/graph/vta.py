@@ -50,7 +50,7 @@ Array = np.ndarray[Any, Any]
 
 
 def fixed_scales(graph: Graph, weights: Mapping[str, Array]) -> tuple[Graph, dict[str, Array]]:
-    """The graph in which weights that are single numbers are constants, and the other weights."""
+    """(the graph with parameters of a single number as constants, the other weights)."""
     single = [
         p for p in graph.params if p.dtype is f32 and prod(as_int(d) or 0 for d in p.shape) == 1 and p.name in weights
     ]
@@ -184,7 +184,7 @@ class Layers(Rewriter):
         return Requantised(shift, low, even=self.even)
 
     def biased(self, real: Value | None) -> tuple[Value | None, Value | None]:
-        """(sum of products, bias added to it or None)."""
+        """(sum of products, bias or None) if `real` is a sum of products, perhaps cast, with or without a bias."""
         cast = self.producer(real, "cast")
         total = cast.inputs[0] if cast is not None and cast.inputs[0] is not None else real
         added = self.producer(total, "add")
@@ -194,8 +194,8 @@ class Layers(Rewriter):
         return (second, first) if self.producer(second, "matmul") is not None else (first, second)
 
     def product(self, real: Value | None, op: str, factor: float) -> tuple[Node | None, Factors | None]:
-        """(node with operator `op` whose result, with or without a bias, is `real`; its integer operands); (None, None)
-        otherwise."""
+        """(node, operands) of the node with operator `op` whose result, with or without a bias, is `real`; (None, None)
+        if there is none. The operands are None if VTA cannot compute it. `factor` is the ratio of requantisation."""
         total, bias = self.biased(real)
         node = self.producer(total, op)
         fits = node is not None and (bias is None or _is_per_channel(bias, node.output, -1 if op == "matmul" else 1))
@@ -235,7 +235,7 @@ class Layers(Rewriter):
         return True
 
     def integers(self, bias: Value, scale: float) -> Value | None:
-        """The bias as int32 in units of `scale`, that of the sums."""
+        """The bias as int32 in units of `scale`, which is the sums' scale; None if it is no such number."""
         node = self.producer(bias, "reshape")
         source = bias if node is None else node.inputs[0]
         if source is not None and source.dtype is i32:
@@ -289,7 +289,8 @@ class Layers(Rewriter):
     # What stands in its place
 
     def put(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
-        """Emit a layer for images, and its result in the layout of the graph."""
+        """Emit the call of `layer` in place of `node`, and its result in the graph's layout. `shape` is that of the
+        result in blocks."""
         result, old = self.call(layer, operands, shape), node.output
         self.blocks[old] = result
         if is_positive:
@@ -315,12 +316,12 @@ class Layers(Rewriter):
         return ops.emit(self.builder, "lowered.vta", *operands, attrs=attrs)[0]
 
     def finish(self, node: Node, result: Value) -> None:
-        """Emit `result` as the output of a node."""
+        """End the rewriting of `node`: its output is a copy of `result`."""
         self.builder.nodes.append(Node("identity", (result,), (node.output,)))
         self.steps += 1
 
     def blocked(self, x: Value) -> Value:
-        """An image in blocks of channels, as layers exchange it."""
+        """The image `x` in blocks of channels, the layout in which layers exchange images."""
         if x not in self.blocks:
             channels, high, wide = (as_int(d) or 0 for d in x.shape[1:])
             flat = self.emit("reshape", self.padded(x, 1, channels), shape=(-(-channels // BLOCK), BLOCK, high, wide))
@@ -328,7 +329,7 @@ class Layers(Rewriter):
         return self.blocks[x]
 
     def padded(self, x: Value, axis: int, size: int) -> Value:
-        """Emit zeros at the end of a dimension, up to whole blocks."""
+        """Emit `x` with zeros at the end of dimension `axis`, which has `size` elements, up to whole blocks."""
         missing = -size % BLOCK
         if not missing:
             return x
@@ -386,7 +387,7 @@ def _blocks(x: Value) -> tuple[int, int, int]:
 
 
 def _convolution(conv: Node, x: Value, w: Value, requantised: Requantised) -> Convolution | None:
-    """The VTA layer of a convolution node; None if VTA has none."""
+    """The VTA layer that computes a convolution node; None if there is none."""
     attrs = conv.of(ConvAttrs)
     sizes = [as_int(d) for d in w.shape]
     if not is_image(x) or None in sizes or len(set(attrs.strides)) != 1 or set(attrs.dilations) != {1}:

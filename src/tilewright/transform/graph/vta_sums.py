@@ -32,7 +32,8 @@ MAX_PADS = 15
 
 
 def shift_of(factor: float) -> int | None:
-    """The shift that multiplies by a factor; None if it is no power of two of at most 1."""
+    """The number of bits of the right shift that multiplies by `factor`; None if the factor is no power of two, is
+    above 1, or needs too many bits."""
     mantissa, exponent = frexp(factor)
     shift = 1 - exponent
     return shift if mantissa == 0.5 and 0 <= shift <= LARGEST_SHIFT else None
@@ -45,7 +46,7 @@ def is_image(x: Value) -> bool:
 
 
 def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """Emit a mean over windows, or over whole maps, as a layer; returns whether it did."""
+    """Emit a mean over windows or whole maps as a VTA layer; returns whether VTA can compute it."""
     pool = r.producer(real, "avg_pool", "reduce_mean")
     source = None if pool is None else r.scaled(pool.inputs[0])
     if pool is None or source is None or not is_image(source.integers):
@@ -76,8 +77,8 @@ def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) 
 
 
 def transposed(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """Emit a transposed convolution of stride 2 whose result is twice as large as its input, or two more, as layers;
-    returns whether it did."""
+    """Emit a transposed convolution of stride 2 whose result is twice as large as its input, or two more, as VTA
+    layers; returns whether VTA can compute it."""
     conv, factors = r.product(real, "conv_transpose", factor)
     if conv is None or factors is None:
         return False
@@ -122,7 +123,7 @@ def _reversed(r: Layers, x: Value, axis: int) -> Value:
 
 
 def matrices(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """Emit a product of one or several pairs of matrices as layers; returns whether it did."""
+    """Emit a product of one or several pairs of matrices as VTA layers; returns whether VTA can compute it."""
     product, factors = r.product(real, "matmul", factor)
     if product is None or factors is None:
         return False
@@ -162,7 +163,7 @@ def matrices(r: Layers, node: Node, real: Value | None, factor: float, low: int)
 
 
 def _one(r: Layers, x: Value, k: int, shape: tuple[int, ...]) -> Value:
-    """Emit matrix number `k` of several, in blocks."""
+    """Emit matrix number `k` of the stack `x`, with the shape of its blocks."""
     sizes = [as_int(d) or 0 for d in x.shape]
     if sizes[0] > 1:
         begin, size = (k, *(0 for _ in sizes[1:])), (1, *sizes[1:])

@@ -117,7 +117,8 @@ def readable_loops(func: PrimFunc, target: Target, prefetch: WeightPrefetch | No
 
 
 def _remembering() -> Stage[PrimFunc]:
-    """The checks of one kernel's passes, which check a statement again only if a pass has changed it."""
+    """The checks that follow each pass on one kernel. A statement that was checked before and that no pass has changed
+    since is skipped."""
     known = Known()
     return replace(LOOPS, each=lambda func: verify_loops(func, known), end=lambda func: verify_flat(func, known))
 

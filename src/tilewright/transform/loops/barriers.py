@@ -30,9 +30,10 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 LARGEST = 1 << 40
-"""A bound larger than any index of an element."""
+"""An upper bound that stands for infinity: no index of an element is larger."""
 PERIODS = (2, 3, 4)
-"""The numbers of parts of a buffer that may be used in turns."""
+"""The numbers of equal parts of a buffer for which a proof is tried that iterations use the parts in turns, as double
+and triple buffers do."""
 
 
 def insert_barriers(func: PrimFunc) -> PrimFunc:
@@ -271,7 +272,8 @@ class _Kernel:
         return self.by_one_thread(a, b, common) or _differ(a, b, common)
 
     def tells(self, a: Touch, turn: Var, common: frozenset[Var]) -> bool:
-        """Whether different iterations of `turn`, and different threads, access different elements."""
+        """Whether `a` accesses different elements in any two iterations of the loop over `turn`, and by any two
+        threads."""
         extents = {**a.extents, **self.threads}
         return _told_by(a.indices, turn, {v: n for v, n in extents.items() if v not in common}, extents)
 
@@ -290,9 +292,9 @@ class _Kernel:
 
 
 def _under_way(body: Stmt) -> frozenset[Buffer]:
-    """The buffers that asynchronous copies write, in a kernel whose plan has placed barriers itself, as plans with
-    several copies under way do: their waits name the number of copies, and none is added for such buffers. The
-    interpreter checks that they suffice."""
+    """The buffers that asynchronous copies write in a kernel whose plan has placed barriers itself, as plans with
+    several copies under way do; no buffer in other kernels. Their waits name a number of copies, so no barrier is added
+    for these buffers. The interpreter checks that the plan's barriers suffice."""
     stmts = list(walk(body))
     if not any(isinstance(s, Barrier) for s in stmts):
         return frozenset()
@@ -301,7 +303,8 @@ def _under_way(body: Stmt) -> frozenset[Buffer]:
 
 
 def _dividing(buffer: Buffer) -> tuple[str, ...]:
-    """The hardware indices of the threads that share a buffer."""
+    """The thread indices in whose directions threads share a buffer: only x for a warp's buffer, all three for a
+    block's."""
     return ("threadIdx.x",) if buffer.scope == "warp" else ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
@@ -323,7 +326,8 @@ def _told_by(indices: Sequence[Expr], var: Var, varying: Mapping[Var, Expr], ext
 
 
 def _canonical(t: Touch, common: frozenset[Var], threads: Mapping[Var, Expr]) -> tuple[object, ...]:
-    """The indices with varying variables replaced by their order and extents: equal results are the same function."""
+    """A key of the access `t`: its indices with variables that vary between threads numbered in order, and the extents
+    of these. Equal keys mean the same function from variables to elements."""
     own = dict.fromkeys(v for i in t.indices for v in variables(i) if v not in common and v not in threads)
     renamed: dict[Var, Expr] = {v: Var(f"varying.{k}") for k, v in enumerate(own)}
     sizes = tuple(t.extents.get(v) for v in own)

@@ -104,8 +104,8 @@ def _reporting(access: Access, number: int, report: Buffer) -> Stmt:
 def _children(
     s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions
 ) -> Iterator[tuple[Stmt, str, Mapping[Var, Expr], Conditions]]:
-    """The statements inside of one, each with the name of its block and the facts that hold there. Statements in a
-    block know nothing of the loops around the block."""
+    """The child statements of `s`, each with the name of its block, the extents of the loops around it and the
+    conditions that hold there. Inside a block, loops and conditions around the block are not known."""
     match s:
         case Block():
             inner = {it.var: it.extent for it in s.iters}

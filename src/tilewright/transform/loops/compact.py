@@ -56,7 +56,8 @@ Path = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """`new` replaces `old` below the statement at `path`; `starts` are subtracted from the indices."""
+    """A buffer's allocation: `new` replaces `old` below the statement at `path`, and `starts` are subtracted from the
+    indices of its accesses."""
 
     old: Buffer
     new: Buffer
@@ -175,7 +176,8 @@ def _aligned(place: _Place, note: StorageAlign) -> _Place:
 
 
 def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]:
-    """The chain cut before its innermost loop, which then is inside the place."""
+    """The chain of enclosing statements without its innermost loop and all inside, so that the buffer is allocated
+    outside of that loop."""
     last = max(k for k, (_, s) in enumerate(chain[:-1]) if isinstance(s, For))
     return chain[: last + 1]
 
@@ -183,8 +185,8 @@ def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]
 def _dimension(
     collector: Collector, accesses: list[Access], d: int, whole: Expr, enclosing: frozenset[Var], scope: str
 ) -> tuple[Expr, Expr]:
-    """`(start, extent)` of the used range of dimension `d`; `start` may depend on enclosing loops, `extent` on symbols
-    only."""
+    """`(start, extent)` of the range of dimension `d` that the accesses use: `start` may depend on enclosing loops,
+    `extent` on symbols only. (0, `whole`) if the range is not known."""
     analyzer = collector.analyzer
     ends = collector.union([a.box[d] for a in accesses])
     if ends is None:

@@ -42,8 +42,9 @@ def _parts(access: Access) -> list[Expr]:
 def _happens(
     collector: Collector, write: Access, reads: list[Access], assumptions: frozenset[Expr], enclosing: frozenset[Var]
 ) -> bool:
-    """True if a write, wherever its indices are inside the buffer, happens in each iteration of the enclosing loops in
-    which the `reads` (all under `assumptions`) happen, or at least for each element that they read."""
+    """True if `write` happens wherever one of the `reads` does: in each iteration of the enclosing loops in which these
+    happen (all under `assumptions`), or at least for each element that they read. Its indices are assumed to be inside
+    the buffer."""
     simplify = collector.analyzer.simplify
     inside: list[Expr] = []
     for index, extent in zip(write.indices, write.buffer.shape, strict=False):
@@ -59,8 +60,8 @@ def _happens(
 
 
 def _of_element(condition: Expr, write: Access, read: Access, enclosing: frozenset[Var]) -> bool:
-    """True if a read has the same condition as a write, after replacing the loop variables that index the element. A
-    condition on data does not count: the data may have changed in between."""
+    """True if the read happens under `condition` too, once the loop variables that index the element in `write` are
+    replaced by those of `read`. A condition on data does not count: the data may have changed in between."""
     if loads(condition):
         return False
     own: dict[Var, Expr] = {}
@@ -74,7 +75,7 @@ def _of_element(condition: Expr, write: Access, read: Access, enclosing: frozens
 
 
 def _varies(condition: Expr, enclosing: frozenset[Var]) -> bool:
-    """True if a condition may differ between iterations of the loops around."""
+    """True if a condition may differ between iterations of the `enclosing` loops."""
     return any(n in enclosing if type(n) is Var else type(n) is Load for n in walk_expr(condition))
 
 

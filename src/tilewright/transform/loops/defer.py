@@ -42,7 +42,7 @@ from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.merge import parts, touched, written
 
 WRITTEN_OUT = 8
-"""The largest number of reduction steps between two pieces that is unrolled."""
+"""The largest number of reduction steps after one piece of an epilogue that are unrolled."""
 
 
 def defer_epilogues(func: PrimFunc) -> PrimFunc:
@@ -80,7 +80,8 @@ class _Tile:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The elements of a line per piece, the number of pieces, and the steps of the reduction between two pieces."""
+    """How an epilogue is divided: into `count` pieces of `width` elements of a row, each followed by `steps` steps of
+    the next tile's reduction."""
 
     width: int
     count: int
@@ -88,7 +89,7 @@ class _Pieces:
 
 
 def _tile(loop: For) -> _Tile | None:
-    """The parts of a loop over tiles; None if it has another form."""
+    """The parts of a loop over tiles; None if its body is not an allocation, a reduction and an epilogue."""
     if not isinstance(loop.body, Allocate) or loop.body.buffer.scope != "local":
         return None
     buffer, stmts = loop.body.buffer, parts(loop.body.body)
@@ -112,8 +113,8 @@ def _tile(loop: For) -> _Tile | None:
 
 
 def _pieces(tile: _Tile, lanes: int) -> _Pieces | None:
-    """A piece per vector, or longer pieces so that there is a reduction step for each; None if pieces would not divide
-    lines."""
+    """The division of an epilogue into pieces of one vector of `lanes`, or of several vectors if the reduction has
+    fewer steps than there are vectors; None if no width divides a row."""
     extents = [as_int(x.extent) for x in tile.nest]
     if None in extents:
         return None

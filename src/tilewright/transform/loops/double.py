@@ -53,7 +53,8 @@ def _statement(s: Stmt, used_names: set[str]) -> Stmt:
 
 
 def _doubled(stmt: Stmt, old: For, name: str, used_names: set[str]) -> Stmt:
-    """The statement with one more buffer doubled; the loop may stand after the first fills of other buffers."""
+    """The statement with the buffer `name`, which the loop `old` fills, in two halves. The loop may stand after the
+    first fills of other buffers."""
     loop = next((s for s in walk(stmt) if isinstance(s, For) and s.var is old.var), None)
     if loop is None or loop.kind != "serial":
         return stmt

@@ -63,8 +63,8 @@ from tilewright.transform.loops.remainder import MAX_REMAINDER, all_after, all_r
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_SEPARATE = 6
-"""The largest number of rows that have separate versions for being all rows and for being half of the last rows. Larger
-products hide how they prefetch."""
+"""The largest number of rows that get a version for being all rows of the function and another for being half of the
+last rows: in larger products, one version for both hides how they prefetch."""
 
 
 def even_tails(func: PrimFunc) -> PrimFunc:
@@ -75,7 +75,7 @@ def even_tails(func: PrimFunc) -> PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class _Tiles:
-    """A loop over tiles of `size` rows, of `rows` rows in all. The last tile may have `most` rows; `inner` are the
+    """A loop over tiles of `size` rows, `rows` in all. A last tile may have up to `most` rows; `inner` are the
     variables of the loops over the rows of a tile."""
 
     loop: For
@@ -104,8 +104,8 @@ def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], used_names:
 
 
 def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
-    """The least number of rows in a last tile, apart from none: all of them if they are fewer than a tile, else the
-    smaller half."""
+    """The least number of rows in a last tile that has rows: all rows if they are fewer than a tile, else the smaller
+    half of the last rows. `never`: conditions on the number of rows that do not hold."""
     if type(tiles.rows) is not Var:
         return 1
     least = max(1, tiles.rows.lo or 0)
@@ -137,8 +137,9 @@ def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
 
 
 def _bounded(rows: For, tiles: For) -> Expr | None:
-    """The number of rows if the body of `rows` is guarded by `tile * extent + row < n`: n. Under `first + tile * extent
-    + row < n`, with a known number of tiles, the number of rows of this part. None otherwise."""
+    """The number n of rows if the test `tile * extent + row < n` guards the body of the loop `rows`. If the test is
+    `first + tile * extent + row < n` and the number of tiles is known, the number of rows from `first` on. None
+    otherwise."""
     size, inside, tile = as_int(rows.extent), rows.body, tiles.var
     if size is None or not isinstance(inside, If) or inside.orelse is not None:
         return None
@@ -156,7 +157,8 @@ def _bounded(rows: For, tiles: For) -> Expr | None:
 
 
 def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bool:
-    """Whether a condition not in `conditions`, or the extent of a loop, depends on the tile."""
+    """Whether the tile's number occurs in a condition not in `conditions`, in a select's condition, or in a loop's
+    extent."""
     for s in inside:
         if isinstance(s, If | For):
             (e,) = exprs_of(s)
@@ -278,8 +280,8 @@ class _ElsewhereError(Exception):
 
 
 class _Mover:
-    """Rewrites the `body` of a loop over tiles for `rows` rows from `first` on: `first + row` replaces `tile * size +
-    row`. Buffers allocated inside are indexed by the rows of a tile."""
+    """Rewrites the `body` of a loop over tiles for the `rows` rows from `first` on: `first + row` replaces `tile * size
+    + row`. Buffers that the body allocates are indexed by the row in the tile, as before."""
 
     __slots__ = ("first", "memo", "own", "rows", "tiles")
 

@@ -78,7 +78,8 @@ def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -
 
 
 def _count(s: Allocate, place: int, outer: Loops) -> Expr | None:
-    """A bound on all indices in a dimension in terms of symbols; None if no single expression is known."""
+    """A bound, in terms of symbols, on all indices in dimension `place` of the buffer that `s` allocates; None if no
+    single expression is known."""
     members: set[Expr] = set()
     for access, _, loops, facts in accesses(s.body, s.buffer, {}):
         an = Analyzer({**outer, **loops}, facts)

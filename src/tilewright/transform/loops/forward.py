@@ -124,7 +124,8 @@ def _copy_in(s: Stmt, buffer: Buffer) -> _Copy | None:
 
 
 def _touches(s: Stmt, buffer: Buffer) -> Iterator[bool]:
-    """For each access of a statement whether it reads, writes or passes on the buffer."""
+    """For each access in statement `s`, whether it is of the buffer. Stores, loads and regions of intrinsics are
+    accesses."""
     for x in walk(s):
         yield isinstance(x, Store) and x.buffer == buffer
         yield isinstance(x, Intrinsic) and any(r.buffer == buffer for r in (*x.outputs, *x.inputs))
@@ -201,7 +202,7 @@ def _direct(s: Stmt, copy: _Copy) -> Stmt | None:
 
 
 def _step(index: Expr, v: Var, an: Analyzer) -> int:
-    """By how much an index grows with a variable; 0 if that is not a number."""
+    """The increase of an index when the variable `v` grows by 1; 0 if that is not a constant."""
     step = an.simplify(substitute(index, {v: v + 1}) - index)
     value = as_int(step)
     return value if value is not None else 0

@@ -139,7 +139,8 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
 
 
 def _own_elements(store: Store, outer: For, lanes: For) -> bool:
-    """Whether no two iterations of `outer` store to the same element: one index moves by more than the lanes span."""
+    """Whether no two iterations of `outer` store to the same element, as one index moves by more per iteration than all
+    `lanes` span."""
     width = as_int(lanes.extent)
     for index in store.indices:
         form = linear(index)

@@ -97,7 +97,8 @@ class _Narrower:
         return simplify_stmt(seq(parts_of), self.an)
 
     def slack(self, condition: Expr, lane: Var) -> tuple[Expr, int] | None:
-        """(slack, coefficient of the lane): the condition holds where the slack is at least 0."""
+        """(slack, coefficient of the lane in it): `condition` holds where the slack is at least 0. None for other
+        conditions."""
         forms = nonnegative_forms(self.an, self.an.simplify(condition))
         if len(forms) != 1:
             return None
@@ -107,7 +108,8 @@ class _Narrower:
         return to_expr(forms[0]), result[0][1]
 
     def vector(self, loop: For, body: Stmt, slacks: list[tuple[Expr, int]], first: int, width: int) -> Stmt:
-        """One vector: `if whole { ... } else if some { masked }`, or the masked one alone if it cannot be whole."""
+        """One vector of a loop, its lanes `first` to `first + width`: `if whole { ... } else if some { masked }` by
+        tests of the slacks, or the masked one alone if the vector cannot be whole."""
         ends = const(first), const(first + width - 1)
         whole = [substitute(slack, {loop.var: ends[factor < 0]}) >= 0 for slack, factor in slacks]
         some = [substitute(slack, {loop.var: ends[factor > 0]}) >= 0 for slack, factor in slacks]

@@ -47,10 +47,11 @@ from tilewright.transform.loops.remainder import all_after
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_SYMBOL = 1 << 20
-"""The largest value of symbols that is considered: a line must reach the size of a tile below it."""
+"""The largest value of symbols that is considered: a symbol for which a line reaches the size of a tile must be
+smaller."""
 MAX_MORE = 8
-"""The largest number of elements beyond a tile's at which columns' windows are tested for leaving the line at one end
-only."""
+"""The largest number of elements more than a tile has for which a separate version is considered, in which each
+column's window is tested for leaving the line at one end only."""
 MIN_LANES = 8
 """The least number of lanes of a vector that may be halved for shorter lines."""
 
@@ -142,14 +143,15 @@ def _bound(part: Expr, tile: Var, inner: dict[Var, For]) -> tuple[Expr, int] | N
 
 
 def _rereads(inside: list[Stmt]) -> bool:
-    """Whether a buffer is both read and written, other than those that a tile allocates."""
+    """Whether the statements both read and write a buffer that they do not allocate."""
     own = {s.buffer for s in inside if isinstance(s, Allocate)}
     written = {s.buffer for s in inside if isinstance(s, Store)} - own
     return any(x.buffer in written for s in inside for x in own_loads(s))
 
 
 def _tests_more(inside: list[Stmt], line: _Line) -> bool:
-    """Whether single elements are tested for more than that they exist."""
+    """Whether some test or select inside depends on a single element, other than the line's tests that the element
+    exists."""
 
     def conditions() -> Iterator[Expr]:
         for s in inside:
@@ -211,8 +213,9 @@ def _split(line: _Line, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | 
 
 
 def _inside(version: Let, line: _Line, least: int) -> int | None:
-    """The least value of the symbol from which on each column's test for leaving both ends of the line is always true
-    in the first and the last tile; None if there are no such tests, or if it is not within `MAX_MORE`."""
+    """The least value of the symbol from which on each column's tests that its window stays in the line are all true in
+    the first and the last tile. None if there are no such tests, or if the value is more than `MAX_MORE` above `least`.
+    """
     tests = _columns_tested(version.body, version.var)
     if not line.copies or not tests:
         return None
@@ -225,7 +228,8 @@ def _inside(version: Let, line: _Line, least: int) -> int | None:
 
 
 def _columns_tested(s: Stmt, symbol: Var) -> list[Expr]:
-    """The tests that depend only on the symbol and on columns, with a number for each unrolled column."""
+    """The tests in `s` that depend only on the symbol and on columns; a test in an unrolled loop is repeated with the
+    number of each of its columns."""
     results: list[Expr] = []
 
     def on(s: Stmt, numbers: dict[Var, range]) -> None:

@@ -71,7 +71,8 @@ def partition_loops(func: PrimFunc, limit: int = VERSIONS, *, literal: bool = Fa
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A condition that holds for `key >= bound` (`is_low`) or `key < bound`, whatever the loops inside do."""
+    """`condition` holds for `key >= bound` (`is_low`) or for `key < bound`, whatever the inner loops' variables are.
+    The key is the loop's variable, or a quotient or remainder of it."""
 
     condition: Expr
     key: Expr
@@ -162,8 +163,8 @@ class _Partition:
             yield self.end(how, _range(loop, an, how.stop, end), outer, budget)
 
     def end(self, how: _Split, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """A version for the head or tail. It is marked as finished if the split was by one bound: its extent may be
-        hard to compare, so that the same conditions would seem to allow another split forever."""
+        """`s` as a version for the head or tail of a split loop. It is marked as finished if all conditions had one
+        bound: its extent may be hard to compare, and the same conditions would seem to allow another split forever."""
         version = self.version(s, outer, budget)
         if how.is_last and isinstance(s, For) and s.var is how.loop.var and isinstance(version, For):
             self.whole.add(version.var)
@@ -172,7 +173,8 @@ class _Partition:
     # -- one loop that chooses inside
 
     def choice(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """The loop with `if start <= key and key < stop { main } else { rest }` in place of the part `focus`."""
+        """The loop with `if start <= key and key < stop { main } else { rest }` in place of the statement `focus` in
+        its body."""
         loop = how.loop
         inside = {**outer, loop.var: loop.extent}
         body = replace_stmt(loop.body, focus, self.chosen(how, focus, outer, budget))
@@ -181,7 +183,7 @@ class _Partition:
         return replace(loop, body=body)
 
     def chosen(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """`if start <= key and key < stop { main } else { rest }` for a part of a loop's body."""
+        """`if start <= key and key < stop { main } else { rest }` for the statement `focus` of a loop's body."""
         loop, an = how.loop, how.an
         enclosing = {**outer, loop.var: loop.extent, **_enclosing_loops(loop.body, focus)}
         tests: list[Expr] = []
@@ -201,8 +203,9 @@ class _Partition:
         return If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
 
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """The main version, split further by another quotient or remainder of the loop's variable in it; this includes
-        a tail of known length, which would otherwise test in each step of an inner loop."""
+        """The main version of a split loop, split again by another quotient or remainder of the loop's variable that
+        conditions in it use, which includes a tail of known length: it would otherwise test in each step of an inner
+        loop."""
         another = (
             _find_split(replace(how.loop, body=main), outer, self.literal) if how.key is not how.loop.var else None
         )
@@ -219,8 +222,8 @@ class _Partition:
         return result
 
     def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """A simplified version for outside of the main part, split by cases of a remainder if unrolled copies depend on
-        one."""
+        """`s` as a simplified version for outside of the main part. If unrolled copies depend on a remainder, there is
+        one version for each value of the remainder."""
         version = self.tidy(s, outer)
         cases = by_remainder(version, Analyzer(outer), budget, lambda v, _: self.tidy(v, outer))
         return version if cases is None else cases
@@ -232,8 +235,8 @@ class _Partition:
 
 
 def _find_split(loop: For, outer: dict[Var, Expr], literal: bool) -> _Split | None:
-    """A split by conditions that hold in a main part; else one by selects between two sources, where the first is
-    unused."""
+    """A split of the loop by conditions that hold in a main part. If there is none, a split by selects between two
+    arrays, where the first array is not read."""
     return _split_by(_conditions(loop, outer, literal), loop, outer) or _split_by(
         list(_alternatives(loop)), loop, outer
     )
@@ -290,8 +293,8 @@ def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:
 
 
 def _asked_in_steps(s: Stmt, var: Var) -> bool:
-    """Whether unrolled copies inside a serial loop are under conditions on `var`: accumulators of a register tile,
-    which would then be in memory."""
+    """Whether unrolled copies inside a serial loop are under conditions on `var`. They are a register tile's
+    accumulators, which under separate conditions would be in memory."""
     steps = [c for c in walk(s) if isinstance(c, For) and c.kind == "serial"]
     copies = [c for step in steps for c in walk(step.body) if isinstance(c, For) and c.kind == "unrolled"]
     return any(isinstance(c, If) and var in variables(c.condition) for copy in copies for c in walk(copy.body))
@@ -404,7 +407,7 @@ def _candidate(an: Analyzer, inner: frozenset[Var], v: Var, condition: Expr) -> 
 
 
 def _least_above(an: Analyzer, key: Expr) -> Expr | None:
-    """An upper bound, exclusive, of an expression that is known not to be negative; None if there is none."""
+    """An exclusive upper bound of the expression `key`; None if it has none or may be negative."""
     lo, hi = an.range(key)
     return None if lo is None or hi is None or lo < 0 else const(hi + 1)
 
@@ -422,14 +425,15 @@ def _main_range(an: Analyzer, result: list[_Candidate], extent: Expr) -> tuple[E
 
 
 def _idle_at(how: _Split) -> bool:
-    """Whether with `key = most` every store of the body is under a condition that is false."""
+    """Whether the loop's last iteration, where the key equals `how.most`, stores nothing: every store in its body is
+    under a candidate condition that is false there."""
     end = {how.loop.var: how.most}
     false = {c.condition for c in how.candidates if not c.is_low and how.an.prove(~substitute(c.condition, end))}
     return all_after(how.loop.body, false)
 
 
 def _assume(s: Stmt, true: set[Expr]) -> Stmt:
-    """`s` with conditions replaced by true."""
+    """The statement `s` with the conditions in `true` replaced by true, and their negations by false."""
     memo: dict[Expr, Expr] = {}
     holds = const(True)
 

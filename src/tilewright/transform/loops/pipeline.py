@@ -92,7 +92,7 @@ def _statement(s: Stmt, used_names: set[str], alias: int, an: Analyzer) -> Stmt 
 
 @dataclass(slots=True)
 class _Stage:
-    """A stage: a loop over the row, the statements before it and those after."""
+    """A stage of a row's work: a loop over the row, the statements before it and those after it."""
 
     before: list[Stmt]
     main: For
@@ -157,8 +157,8 @@ def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | No
 
 @dataclass(slots=True)
 class _Doubled:
-    """Stages with their shared data doubled: the copies that each stage makes first, the buffers with two versions in
-    place of one, and all new buffers."""
+    """Pipelined stages with two versions of the data they share: per stage the statements that copy values first, for
+    each shared buffer the one that has its versions, and all new buffers."""
 
     stages: list[_Stage]
     copies: list[list[Stmt]]
@@ -202,7 +202,8 @@ def _shifted(buffer: Buffer, alias: int) -> tuple[Expr, ...]:
 
 
 def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
-    """The loop over all rows, with additional iterations for the stages after the first."""
+    """The loop over rows in which all stages run in each iteration, each for another row; stage k needs k more
+    iterations than rows."""
     rows, stages, last = loop.extent, doubled.stages, len(doubled.stages) - 1
 
     def at(k: int, stmts: Sequence[Stmt], step: Expr | None = None) -> list[Stmt]:

@@ -86,7 +86,8 @@ def _divided(loop: For, note: EvenBlocks, used_names: set[str]) -> Stmt:
 
 
 def _bounded(s: Stmt, size: int, count: Expr) -> Stmt:
-    """A loop over the rows of a block with the extent `count`, if its body is guarded by that."""
+    """A loop over the `size` rows of a block with the extent `count`, if the test `row < count` guards its body; other
+    statements are returned unchanged."""
     if not isinstance(s, For) or s.kind != "serial" or not is_const(s.extent, size):
         return s
     if not isinstance(s.body, If) or s.body.orelse is not None:
@@ -146,7 +147,7 @@ class _Mover:
         return rebuild(e, [self.expr(c) for c in e.children])
 
     def linear(self, e: Expr) -> Expr:
-        """A sum in which `first` replaces the block's term; other terms are rewritten recursively."""
+        """A sum `e` in which `first` replaces the term `block * size`; other terms are rewritten recursively."""
         terms, constant = self.an.form(e)
         times, rest = divmod(terms.get(self.block, 0), self.size)
         if rest:

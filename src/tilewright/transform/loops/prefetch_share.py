@@ -50,8 +50,8 @@ def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> Pr
 
 
 def _nests(s: Stmt, enclosing: Nest) -> Iterator[Nest]:
-    """The innermost loops that remain loops in the code, each with its enclosing loops, if all have known iteration
-    counts."""
+    """The innermost loops of `s` that stay loops in the machine code, each with its enclosing loops. Nests with unknown
+    iteration counts are left out."""
     if isinstance(s, For):
         enclosing = (*enclosing, s)
         if s.kind not in ("serial", "parallel") or None in _counts(enclosing):
@@ -76,7 +76,7 @@ def _work(nest: Nest) -> int:
 
 
 def _counts(nest: Nest) -> list[int | None]:
-    """For each loop the largest number of its iterations; None if it is not known."""
+    """For each loop of a nest its largest number of iterations; None for a loop where it is not known."""
     return [count for _, count in most_iterations(nest)]
 
 

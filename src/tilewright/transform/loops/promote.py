@@ -33,8 +33,8 @@ def promote_partials(func: PrimFunc) -> PrimFunc:
 
 
 def _of_rows(loop: For, used_names: set[str]) -> For:
-    """A loop over rows in which a local buffer replaces each line that an iteration initialises, adds to and leaves in
-    a buffer."""
+    """The loop over rows, in which a local buffer replaces each row of partial results that an iteration initialises,
+    adds to and leaves in a buffer."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
         line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
         if line is not None:
@@ -46,8 +46,8 @@ def _of_rows(loop: For, used_names: set[str]) -> For:
 
 
 def _line(loop: For, buffer: Buffer) -> tuple[Expr, ...] | None:
-    """The indices of the line that each iteration initialises and that inner loops add to; None if an iteration
-    accesses more of the buffer."""
+    """The leading indices of the row of `buffer` that each iteration initialises and that inner loops add to; None if
+    an iteration accesses more of the buffer."""
     first = next(x for x in parts(loop.body) if uses(x, buffer))
     inner = (x for x in walk(loop.body) if isinstance(x, For))
     if not _starts(first, buffer) or not any(x.kind == "serial" and uses(x, buffer) for x in inner):
@@ -60,7 +60,7 @@ def _line(loop: For, buffer: Buffer) -> tuple[Expr, ...] | None:
 
 
 def _starts(s: Stmt, buffer: Buffer) -> bool:
-    """Whether a statement sets a whole line of the buffer."""
+    """Whether a statement is a vectorized loop that sets a whole row of the buffer."""
     if not (isinstance(s, For) and s.kind == "vectorized" and isinstance(s.body, Store) and s.body.buffer == buffer):
         return False
     whole = s.extent is buffer.shape[-1] and s.body.indices[-1] is s.var

@@ -55,8 +55,8 @@ def rows_by_number(func: PrimFunc) -> PrimFunc:
 
 
 def _numbered(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
-    """The versions of a thread's statement, if a loop inside that is neither unrolled nor vectorized tests rows; else
-    None."""
+    """The statement `s` of one thread with a version for each number of rows, if a serial loop in it tests whether rows
+    exist; else None."""
     if any(isinstance(x, Intrinsic) for x in walk(s)):
         return None  # the callee reads rows of the buffer's own width
     if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):
@@ -71,7 +71,8 @@ def _numbered(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | N
 
 
 def _tested(loop: For) -> bool:
-    """Whether an unrolled loop inside guards each row only by the test that it exists."""
+    """Whether an unrolled loop in the body guards each of its rows by the test that the row exists, and by nothing
+    else."""
     rows = [s for s in walk(loop.body) if isinstance(s, For) and s.kind == "unrolled"]
     return any(isinstance(s.body, If) and len(list(conjuncts(s.body.condition))) == 1 for s in rows) and bool(
         remainders(loop.body)
@@ -110,8 +111,8 @@ def by_remainder(
 
 
 def all_rows(s: Stmt, rows: int) -> Stmt:
-    """The statement for the case of `rows` rows in all: if these are too few to share a panel, they prefetch for
-    themselves, into another level of cache."""
+    """The statement for a function of exactly `rows` rows. If they are too few to share the prefetch of a panel, each
+    row prefetches by itself, into another level of cache."""
 
     def folded(s: Stmt) -> Stmt | None:
         note = find(s.notes, Prefetch) if isinstance(s, For) else None
@@ -139,15 +140,15 @@ def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
 
 
 def _copies(loop: For, times: int, least: int) -> int:
-    """How often a loop with the note `Unroll(times)` is unrolled in a version: the smallest divisor of `times`, from
-    `least` on, with which an iteration stores `BODY` bytes; `times` if none does."""
+    """The factor by which a version unrolls a loop that has the note `Unroll(times)`: the smallest divisor of `times`,
+    from `least` on, with which an iteration stores `BODY` bytes; `times` if none does."""
     stored = _stored(loop.body)
     return next((d for d in range(least, times) if times % d == 0 and d * stored >= BODY), times)
 
 
 def _one_step(steps: For, inner: For, shared: Prefetch) -> For | None:
-    """Both loops as one, if the inner one, whose steps share a prefetch, is best not unrolled; None otherwise: a
-    separate loop of two steps would be slower."""
+    """`steps` and `inner` as one loop, if the inner loop, whose steps share a prefetch, is best not unrolled; else
+    None. A separate loop of two steps would be slower."""
     note, extent, lines = find(inner.notes, Unroll), as_int(steps.extent), shared.lines
     if note is None or as_int(inner.extent) != note.times or _copies(inner, note.times, 1) != 1:
         return None

@@ -22,7 +22,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A block and the loops around it, from the outermost."""
+    """A block and its enclosing loops, the outermost first."""
 
     block: Block
     loops: tuple[For, ...]
@@ -79,8 +79,8 @@ def _may_hold(places: Sequence[_Place], buffer: Buffer, output: Buffer, least: i
 
 
 def _same_rows(maker: _Place, writer: _Place, least: int, size: int) -> bool:
-    """Whether each iteration of the loops around both blocks computes and writes the same elements, more than `least`
-    bytes."""
+    """Whether in each iteration of the loops around both blocks `maker` computes the elements that `writer` writes,
+    more than `least` bytes of elements of `size` bytes."""
     shared = {a.var for a, b in zip(maker.loops, writer.loops, strict=False) if a is b}
     if len(maker.block.iters) != len(writer.block.iters):
         return False

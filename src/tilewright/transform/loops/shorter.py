@@ -104,7 +104,8 @@ def _line_of(loop: For) -> Line | None:
 
 
 def _versions(s: Allocate, line: Line, lanes: int, used_names: set[str]) -> Stmt:
-    """The statement with a version for any number of vectors, after those for a half of them, a quarter, and so on."""
+    """The statement in versions for the number of elements in `line`: at most a quarter of its vectors, at most half of
+    them, and so on, then the statement itself."""
     count, size = line
     result: Stmt = s
     vectors = -(-size // lanes)
@@ -115,7 +116,7 @@ def _versions(s: Allocate, line: Line, lanes: int, used_names: set[str]) -> Stmt
 
 
 def _of(s: Stmt, line: Line, size: int) -> Stmt:
-    """The statement for a line of at most `size` elements."""
+    """The statement with its loops over `line` shortened to `size` elements."""
 
     def on(x: Stmt) -> Stmt | None:
         return replace(x, extent=const(size)) if isinstance(x, For) and _line_of(x) == line else None

@@ -169,7 +169,7 @@ def _may_decide(condition: Expr, body: Stmt) -> bool:
 
 
 def _fixed(condition: Expr) -> dict[Var, Expr]:
-    """The variable that a condition `v == constant` fixes, with its value; {} for other conditions."""
+    """`{v: constant}` of a condition `v == constant`; {} for other conditions."""
     if type(condition) is Op and condition.name == "eq":
         a, b = condition.args
         if type(a) is Var and type(b) is Const:

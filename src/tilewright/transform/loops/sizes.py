@@ -72,7 +72,8 @@ def decided_by_sizes(func: PrimFunc, accesses: Iterable[Access]) -> tuple[Sizes,
 
 
 def _partial(func: PrimFunc) -> frozenset[str]:
-    """The names of blocks that are under a condition or compute intermediate results: only needed iterations run."""
+    """The names of blocks of which some iterations may not run: blocks under a condition, and blocks that compute
+    intermediate results, of which only needed elements are computed."""
     results = set(func.params)
     inside = {x.name for s in walk(func.body) if isinstance(s, If) for x in walk(s) if isinstance(x, Block)}
     blocks = (s for s in walk(func.body) if isinstance(s, Block))
@@ -90,7 +91,7 @@ def requirement(access: Access) -> Expr | None:
 
 
 def needed(access: Access) -> str:
-    """The condition that an access needs, in words: "m <= n"."""
+    """The condition on sizes that an access needs, in words ("m <= n"); the access itself if there is none."""
     condition = requirement(access)
     return str(access) if condition is None else readable(condition)
 
@@ -145,7 +146,7 @@ def _expressions(a: Access) -> tuple[Expr, ...]:
 
 
 def _asks_data(a: Access) -> bool:
-    """Whether data in arrays, beside the sizes, decides if an access is in bounds."""
+    """Whether it takes data in arrays, beside the sizes, to decide if access `a` is in bounds."""
     if not loads(a.index):
         return any(loads(n) for v, n in a.extents if v in variables(a.index))
     lo, hi = Analyzer(dict(a.extents), (*a.assumptions, *a.conditions)).bounds(a.index)
@@ -153,7 +154,8 @@ def _asks_data(a: Access) -> bool:
 
 
 def _outside(a: Access, values: Mapping[Var, Expr], partial: bool) -> Outside | None:
-    """The access for the sizes of a call, if it is not proven to be in bounds; else None."""
+    """The access as out of bounds, for the values of the sizes in a call; None if it is proven to be in bounds.
+    `partial`: the program may skip iterations of its block."""
 
     def bind(e: Expr) -> Expr:
         return simplify(substitute(e, values))

@@ -46,7 +46,7 @@ class _Kernel:
                 self.through[s.var] = self.of(s.value)
 
     def of(self, e: Expr) -> frozenset[Var]:
-        """The variables that a value depends on, directly or through `let`."""
+        """The variables that the value of `e` depends on, directly or through a `let`."""
         own = variables(e)
         return frozenset(own).union(*(self.through[v] for v in own if v in self.through))
 
@@ -63,21 +63,23 @@ class _Kernel:
         return with_children(s, tuple(self.statement(c, enclosing) for c in s.children)) if s.children else s
 
     def filled(self, s: Stmt, enclosing: Indices) -> Stmt:
-        """A statement without loops of threads, in which the first thread alone fills memory that threads share."""
+        """The statement `s`, which has no loops of threads inside, with fills of memory that threads share done by the
+        first thread alone."""
         first = [t for t in self.block if t in enclosing and self.repeats(s, t, enclosing[t])]
         if first or not s.children:
             return self.once(s, first)
         return with_children(s, tuple(self.filled(c, enclosing) for c in s.children))
 
     def once(self, s: Stmt, threads: list[Thread]) -> Stmt:
-        """The statement inside loops that only the first thread in each of these directions runs."""
+        """The statement `s` inside thread loops of one iteration, so that only the first thread in each of the
+        directions `threads` runs it."""
         for t in reversed(threads):
             s = For(Var(fresh_name("one", self.names)), const(1), s, "thread", t)
         return s
 
     def repeats(self, s: Stmt, thread: Thread, var: Var) -> bool:
-        """Whether each iteration of an enclosing thread loop would write the same values to the same elements of memory
-        that its threads share."""
+        """Whether each iteration of the enclosing thread loop over `var` would write the same values to the same
+        elements of memory that the threads share."""
         own = {x.buffer for x in walk(s) if isinstance(x, Allocate)}
         written = {x.buffer for x in walk(s) if isinstance(x, Store)} - own
         written |= {r.buffer for x in walk(s) if isinstance(x, Intrinsic) for r in x.outputs}

@@ -70,7 +70,7 @@ _Read = tuple[tuple[Expr, ...], Eliminator]
 
 
 def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
-    """The reads of a buffer, except those that only update an element."""
+    """The reads of a buffer in `body`, except those that only update the element which their statement stores."""
     known: dict[tuple[tuple[tuple[Var, Expr], ...], tuple[Expr, ...]], Eliminator] = {}
     results: list[_Read] = []
     for access, statement, loops, facts in accesses(body, buffer, {}):
@@ -84,8 +84,8 @@ def _reads(body: Stmt, buffer: Buffer, outer: Loops) -> list[_Read]:
 
 
 def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> Expr | None:
-    """The bound of the indices of all reads in one dimension, in terms of enclosing loops; None if it is not below the
-    dimension's extent."""
+    """An upper bound, in terms of enclosing loops, of the indices of all `reads` in dimension `place`; None if it is
+    not below the dimension's extent."""
     members: set[Expr] = set()
     analyzer = Analyzer(outer)
     for index, inner in dict.fromkeys((indices[place], inner) for indices, inner in reads):
@@ -125,7 +125,8 @@ def _updates(access: Load, s: Stmt) -> bool:
 
 
 class _Stopper:
-    """Ends loops that fill a buffer at the iteration where index number `place` reaches the limit."""
+    """Shortens loops that fill a buffer: each ends at the iteration where its index in dimension `place` reaches
+    `limit`."""
 
     __slots__ = ("buffer", "even", "limit", "nonresident", "place")
 
@@ -192,13 +193,14 @@ class _Stopper:
 
 
 def _sharing(inside: list[Stmt]) -> bool:
-    """Whether rows share a prefetch, of which each issues a part."""
+    """Whether the rows of a tile share a prefetch, each issuing a part of it."""
     notes = (find(s.notes, Prefetch) for s in inside if isinstance(s, For))
     return any(note is not None and note.rows is not None for note in notes)
 
 
 def _unless_known(body: Stmt, row: Expr, count: Expr, an: Analyzer) -> Stmt:
-    """`body` without its condition if that is `row < count`, or follows from it where `count` is a minimum."""
+    """`body` without its condition if the condition is `row < count`, or `row < m` for an operand m of a minimum
+    `count`."""
     condition = body.condition if isinstance(body, If) and body.orelse is None else None
     if not isinstance(body, If) or type(condition) is not Op or condition.name != "lt":
         return body
@@ -213,8 +215,8 @@ def _minima(e: Expr) -> list[Expr]:
 
 
 def _tile_rows(loop: For, buffer: Buffer, place: int) -> list[For] | None:
-    """The loops over the rows of the tiles that `loop` goes over, whose numbers are the index `place` into the buffer;
-    None if the loop does anything else. Rows must not share elements of other buffers that the loop writes."""
+    """The loops over a tile's rows if `loop` goes over tiles and does nothing but store rows whose numbers are index
+    `place` of the buffer; None otherwise. Rows must not share elements of other buffers that the loop writes."""
     inside = list(walk(loop.body))
     loops = {s.var: s for s in inside if isinstance(s, For) and s.kind in ("unrolled", "serial")}
     members = set()

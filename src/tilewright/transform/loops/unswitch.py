@@ -50,7 +50,8 @@ def _common(s: Stmt) -> list[Expr]:
 
 
 def _chosen(s: Stmt, conditions: list[Expr], hold: bool) -> Stmt:
-    """`s` if all of the conditions, which each of its selects has, hold, or (`hold` false) if one of them does not."""
+    """The version of `s` for `hold` true, in which all of `conditions` are true in its selects, or for `hold` false, in
+    which each select takes its other operand."""
     memo: dict[Expr, Expr] = {}
 
     def on(e: Expr) -> Expr | None:

@@ -232,8 +232,8 @@ class _Bounds:
         return lo is not None and lo >= 0
 
     def _greatest(self, form: Form, enclosing: Loops) -> Form:
-        """The form at the iteration where it is greatest. If it is not linear in a loop's variable, the form itself:
-        then the access counts as out of bounds only if it always is."""
+        """The largest value of a linear form over the iterations of the enclosing loops. If it is not linear in a
+        loop's variable, the form itself: then the access counts as out of bounds only if it always is."""
         best = form
         for loop in reversed(enclosing):
             if any(loop.var in variables(atom) for atom in best[0] if atom is not loop.var):

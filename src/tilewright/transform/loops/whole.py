@@ -51,7 +51,7 @@ def _whole(s: Stmt, an: Analyzer, free: frozenset[Buffer]) -> Stmt:
 
 
 def is_under_one_condition(allocation: Allocate, an: Analyzer) -> bool:
-    """Whether vectors of a temporary can do without the condition on their lanes."""
+    """Whether vectors of the allocated buffer can be stored without the condition on their lanes."""
     return _one_condition(_grown(allocation, an), an)
 
 

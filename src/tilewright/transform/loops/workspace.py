@@ -56,8 +56,8 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
 
 
 def used_where(func: PrimFunc, buffer: Buffer) -> Expr:
-    """A condition on the function's symbols without which it does not use a buffer: that of the versions with all uses;
-    true if there is none."""
+    """A condition on the function's symbols under which alone the function uses `buffer`: that of the version that has
+    all of its uses. It is true if there is none."""
     known: dict[Var, Expr] = {v: v for v in func.symbols}
     results: list[Expr] = []
     s = func.body
@@ -103,7 +103,7 @@ class _Plan:
         return body
 
     def private(self, buffer: Buffer, body: Stmt) -> Stmt:
-        """Replace a buffer by one part of a workspace for each thread."""
+        """The `body` with a part of a shared workspace for each thread in place of `buffer`."""
         shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *_sizes(buffer)), "global", ALIGNMENT)
         self.params.append(shared)
         return _with_leading(body, buffer, shared)

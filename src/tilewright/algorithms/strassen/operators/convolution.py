@@ -58,8 +58,8 @@ def _compute(
 
 
 def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequence[Expr], strip: int) -> Tensor:
-    """The convolution in strips of `strip` of a half's pixels. The stages and their axes are the same for strips of any
-    size."""
+    """The convolution in strips: each has `strip` pixels of each half of a map's pixels. The stages and their axes are
+    the same for strips of any size."""
     n, _, oh, ow, b = out
     groups, _, panels, depth, width = u.shape
     (sh, sw), pixels = attrs.strides, oh * ow

@@ -52,7 +52,7 @@ def _sums_infer(types: Types, attrs: SumsAttrs) -> tuple[TensorType, ...]:
 
 
 def _right(attrs: SumsAttrs) -> tuple[tuple[int, ...], ...]:
-    """The factors of the weight's quarters in the order in which they are stored."""
+    """`RIGHT`, the factors of the weight's quarters, with its columns in the order in which the quarters are stored."""
     return tuple((a, c, b, d) for a, b, c, d in RIGHT) if attrs.transpose else RIGHT
 
 

@@ -49,13 +49,13 @@ MAX_TIME = 0.98
 """The largest share that the seven products may take of the time of the direct convolution: their filters take more
 memory."""
 MIN_STRIP = 32
-"""The least number of a half's pixels in a strip, unless there are fewer."""
+"""The least number of pixels in a strip, counted in one half of a map; a smaller half is one strip."""
 MAX_STRIPS = 64
 
 
 @lru_cache(maxsize=4096)
 def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
-    """The best setting for an image and its estimate, in its best strips; None if none fits."""
+    """(estimated cost, setting) of the best setting for an image, in its best strips; None if none fits."""
     results = (
         (estimate(shape, StrassenStrips(width, panels), strip, model, target), StrassenStrips(width, panels))
         for strip in strips(ceil(shape.height * shape.width / 2))
@@ -65,7 +65,7 @@ def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[
 
 
 def strips(half: int) -> Iterator[int]:
-    """All pixels of a half, or equal parts of them."""
+    """The sizes of strips to try, of `half` pixels, half of a map: all of them, or an equal part."""
     yield half
     for parts in range(2, MAX_STRIPS + 1):
         if half % parts == 0 and half // parts >= MIN_STRIP:
@@ -75,9 +75,9 @@ def strips(half: int) -> Iterator[int]:
 def estimate(
     shape: DirectProblem, choice: StrassenStrips, strip: int, model: float, target: Target, rows: int | None = None
 ) -> Cost:
-    """The cycles of an image in strips of `strip` pixels: those of one core plus the idle cycles of others while
-    threads share strips or, if these are few, the phases of each. Register tiles have `rows` rows (None: the best
-    number)."""
+    """The cost of an image in strips of `strip` pixels: the work of one core, and the idle cycles of other cores, as
+    threads share the strips or, if there are few strips, the phases of each. Register tiles have `rows` rows (None: the
+    best number)."""
     count = ceil(ceil(shape.height * shape.width / 2) / strip)
     x, y = (2 * strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
     group = 4 * strip * choice.width * choice.panels
@@ -127,8 +127,8 @@ def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
 
 
 def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
-    """The rows of each register tile that fits the registers, with the cost of one product of a strip (`quarter`) by
-    it."""
+    """(rows of a register tile, cost of one product of a strip, `quarter`, in such tiles) for each number of rows that
+    the registers hold."""
     vectors = width // target.lanes(4)
     most = [n for n in range(1, MAX_ROWS + 1) if registers(n, vectors, target) < target.registers]
     results = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
@@ -141,7 +141,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """All strips with the best register tile, and the best strip with all register tiles."""
+    """The settings of the plan to consider: all strips with their best register tiles, and the best strips with all
+    register tiles."""
     result, conv = stages(structure, CONV_STRASSEN), structure.operator(CONV_STRASSEN)
     assert result is not None and conv is not None
     (out,) = conv.stages[-1].writes
@@ -171,7 +172,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def in_strips(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function restated in strips of `rows` rows."""
+    """The convolution `func` restated in strips of `sizes["rows"]` pixels. Raises ScheduleError for other functions."""
     structure = analyse(func)
     conv = structure.operator(CONV_STRASSEN)
     if conv is None:
@@ -212,7 +213,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def output_loops(s: Schedule, result: StrassenStages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-    """Loops over images, strips, groups of panels and panels; the quarters of the output are merged inside."""
+    """Split the output's loops, and return those over images, strips, groups of panels and panels. The quarters of the
+    output are merged inside."""
     out = s.block(result.rest[-1].name)
     image, k, h, w, lane = s.loops(out)
     strips, groups, _, panels, strip, width = (as_int(it.extent) for it in result.product.spatial[1:])

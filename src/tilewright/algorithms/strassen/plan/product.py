@@ -49,7 +49,7 @@ MAX_TIME = 0.96
 """The largest share that the products and sums may take of the time of the direct product: the method loses some
 digits, and takes memory."""
 VECTORS = 2
-"""The number of vectors of each product that are merged at once."""
+"""The number of vectors of each of the seven products that are merged into the output at once."""
 
 
 @lru_cache(maxsize=1024)
@@ -68,10 +68,11 @@ def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost
 
 
 def sums(quarter: Product, width: int, target: Target) -> Cost:
-    """The estimated cycles of the sums before the products and after them, where panels have `width` columns.
+    """The cost of summing quarters before the seven products, and of merging the products after them, for panels of
+    `width` columns.
 
-    All sums are read again for each panel, beside its weights and products. If these exceed the second level, sums and
-    products come from beyond it, a transfer that is partly hidden like any other.
+    All sums are read again for each panel, beside its weights and products. If these exceed the second-level cache,
+    sums and products come from beyond it, a transfer that is partly hidden like any other.
     """
     x, y = (quarter.rows * size * quarter.itemsize for size in (quarter.depth, quarter.columns))
     panels = -(-quarter.columns // width)
@@ -93,7 +94,7 @@ def sums(quarter: Product, width: int, target: Target) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class StrassenStages:
-    """The stages of a product, in order; `quarters` are the stages before the sums, `rest` the epilogue."""
+    """The stages of a product by Strassen's method, in order: `quarters` precede the sums, `rest` is the epilogue."""
 
     quarters: tuple[Stage, ...]
     sums: Stage
@@ -103,7 +104,8 @@ class StrassenStages:
 
 
 def stages(structure: Structure, op: OpDef[Any]) -> StrassenStages | None:
-    """The stages, if the function is such a product with pointwise work around it; else None."""
+    """The stages of `op`, an operator of Strassen's method, if the function is it with pointwise work around it; else
+    None."""
     result = structure.operator(op)
     if result is None:
         return None
@@ -152,7 +154,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def sum_quarters(s: Schedule, block: BlockRef, lanes: int, target: Target) -> None:
-    """Compute all sums of the quarters' elements at one index by straight-line code, in vectors along the rows."""
+    """Schedule the block that sums the quarters' elements at each index, as straight-line code in vectors along the
+    rows."""
     s.expand(block)
     vectorize_spatial(s, block, target, lanes)
 

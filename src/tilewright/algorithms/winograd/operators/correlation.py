@@ -26,24 +26,25 @@ use Fourier's transform."""
 
 
 def reach(m: int, window: int, stride: int = 1) -> int:
-    """How many inputs a tile of `m` outputs reads along one side."""
+    """The number of inputs, along one side, that a tile of `m` outputs reads."""
     return (m - 1) * stride + window
 
 
 def points(m: int, window: int, stride: int = 1) -> int:
-    """How many inputs the largest phase of a tile of `m` outputs has along one side. Where polynomials are evaluated at
-    points, this is the number of points, infinity included."""
+    """The number of inputs, along one side, of the largest phase of a tile of `m` outputs. Where polynomials are
+    evaluated at points, it is the number of points, infinity included."""
     return m + _taps(window, stride)[0] - 1
 
 
 def products(m: int, window: int, stride: int = 1) -> int:
-    """How many products a tile of `m` outputs takes along one side, summed over the phases of the stride."""
+    """The number of products, along one side, that a tile of `m` outputs takes, summed over the phases of the
+    stride."""
     sizes = [m + taps - 1 for taps in _taps(window, stride)]
     return sum(n if n <= MAX_POINTS else 3 * n // 2 - 1 for n in sizes)
 
 
 def _taps(window: int, stride: int) -> list[int]:
-    """The taps of each phase that has any, the longest first."""
+    """The number of taps of each phase of the stride that has any, the largest first."""
     return [len(range(phase, window, stride)) for phase in range(min(stride, window))]
 
 
@@ -69,18 +70,18 @@ def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Ma
 
 
 def _dense(m: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """The matrices for stride 1."""
+    """`(A^T, G, B^T)` for stride 1: by Toom-Cook's points or, for long tiles, by Fourier's transform."""
     return winograd_matrices(m, taps) if m + taps - 1 <= MAX_POINTS else fourier_matrices(m, taps)
 
 
 def _identity(m: int) -> tuple[Matrix, Matrix, Matrix]:
-    """The matrices for a window of one tap: each output is a product."""
+    """`(A^T, G, B^T)` for a window of one tap: each output is a product of an input and the tap."""
     each = tuple(tuple(Fraction(i == j) for j in range(m)) for i in range(m))
     return each, ((Fraction(1),),) * m, each
 
 
 def _spread(row: tuple[Fraction, ...], phase: int, stride: int, length: int) -> tuple[Fraction, ...]:
-    """A row with the entries at steps of `stride`, from `phase` on, and zeros between."""
+    """A row of `length` entries with those of `row` at steps of `stride` from `phase` on, and zeros between."""
     result = [Fraction(0)] * length
     result[phase : phase + stride * len(row) : stride] = row
     return tuple(result)

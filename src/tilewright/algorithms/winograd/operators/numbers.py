@@ -37,8 +37,8 @@ MAX_CHANNELS = (1 << 29) // (CODES_WINDOW**2 * 255 * 128)
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The types of transformed tiles, filters and sums, the number of channels that are multiplied at once, and the
-    three matrices. A result is a sum times `inverse`, shifted right by `shift` bits."""
+    """The element types of transformed tiles, filters and sums, the number of channels that one instruction multiplies,
+    and the three matrices of the transform. A result is a sum times `inverse`, shifted right by `shift` bits."""
 
     tiles: DType
     sums: DType
@@ -49,8 +49,8 @@ class Numbers:
 
 
 def numbers(x: DType, m: int, window: int, stride: int) -> Numbers:
-    """The numbers for maps of type `x`. Raises ShapeError for codes with tiles, windows or strides for which the method
-    is not exact."""
+    """The element types and matrices for maps of type `x`. Raises ShapeError for codes with tiles, windows or strides
+    for which the method is not exact."""
     if x.is_float:
         return Numbers(x, x, 1, transforms(m, window, stride))
     if (m, window, stride) != (CODES_TILE, CODES_WINDOW, 1):

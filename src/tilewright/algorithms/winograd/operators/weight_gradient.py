@@ -55,8 +55,8 @@ def _compute(
 
 
 def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) -> Tensor:
-    """The gradient with `rows` tile rows, which may be of several images, in a chunk: their tiles are one dimension of
-    the products. The stages and their axes are the same for all chunks."""
+    """The gradient as sums over chunks of `rows` tile rows, which may belong to several images; the tiles of a chunk
+    are one dimension of the products. The stages and their axes are the same for all chunks."""
     m, window = attrs.tile, attrs.window
     size = m + window - 1
     at, taps, bt = winograd_matrices(window, m)
@@ -66,7 +66,8 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
     chunks = ceildiv(lines, rows)
 
     def strips(of: Tensor, name: str, height: int, width: Expr, before: tuple[int, int]) -> Tensor:
-        """The stage of a map's lines for each tile row, with zeros past the map."""
+        """The stage `<name>_strip`, which copies the rows of a map that each tile row reads, with zeros past the
+        map."""
 
         def element(chunk: Expr, row: Expr, block: Expr, i: Expr, v: Expr, lane: Expr) -> Expr:
             line = chunk * rows + row
@@ -79,7 +80,8 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
         return tensor
 
     def tiles(of: Tensor, name: str, matrix: te.ConstMatrix, length: int, strip: Tensor) -> Tensor:
-        """The stage of a chunk's transformed tiles: the rows of each, then the columns."""
+        """The stage with the transformed tiles of each chunk, `matrix` applied to the rows of each tile and then to its
+        columns."""
         i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
         half: Tensor = te.compute(
             (*strip.shape[:3], const(size), *strip.shape[4:]),

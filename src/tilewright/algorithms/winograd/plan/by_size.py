@@ -35,15 +35,16 @@ MIN_GAIN = 1.03
 temporaries of both versions are in a call's arena."""
 
 PAIRED = 4
-"""The number of layouts, the best over all sizes, that are tried in pairs, besides the best one for each size."""
+"""The number of layouts that are tried in pairs: those that are best over all sizes, besides the best one for each
+size."""
 
 Layout = Direct | Winograd
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The estimated cycles of a convolution in one layout as a function of its number of tiles; of pixels for the
-    direct algorithm."""
+    """The estimated cycles of a convolution in one layout of its filters, as a linear function of the number of tiles
+    (of pixels for the direct algorithm)."""
 
     layout: Layout
     each: int
@@ -61,8 +62,9 @@ def with_pairs(
     *,
     directly: bool,
 ) -> tuple[tuple[float, Layout | WinogradBySize], ...]:
-    """The result of `tiles.ranked` and, if several sizes of maps are estimated, a pair of layouts, for `shapes` and
-    also the `small` ones. `directly`: whether the direct algorithm may be one of the pair."""
+    """(cycles per image, layout) of all single layouts, for maps as in `shapes`, and of the best pair of layouts if
+    there are several sizes of maps; the best first. Pairs are also estimated for the `small` maps. `directly`: whether
+    the direct algorithm may be one of a pair."""
     single = ranked(shapes, tiles, target)
     result = best_pair(shapes, small, tiles, target, directly)
     return single if result is None else tuple(sorted((*single, result), key=lambda option: option[0]))
@@ -110,7 +112,8 @@ def _selected(outer: Line, inner: Line) -> WinogradBySize:
 def _together(
     outer: Line, inner: Line, shapes: Sequence[WinogradProblem], times: dict[Layout, tuple[float, ...]]
 ) -> list[float]:
-    """The cycles of each shape in whichever layout's line predicts less."""
+    """The cycles for each of `shapes` if the layout is used whose line predicts less; `times` are the estimates of each
+    layout."""
     selected = [inner if inner.at(s) < outer.at(s) else outer for s in shapes]
     return [times[line.layout][k] for k, line in enumerate(selected)]
 
@@ -120,7 +123,8 @@ def _count(shape: WinogradProblem, layout: Layout) -> int:
 
 
 def _cycles(shape: WinogradProblem, shapes: tuple[WinogradProblem, ...], layout: Layout, target: Target) -> float:
-    """The estimated cycles of a size in a layout, with the blocks of tiles that are best over all sizes."""
+    """The estimated cycles for maps of one size, `shape`, in a layout, with the blocks of tiles that are best over all
+    sizes."""
     if isinstance(layout, Direct):
         return direct(shape, target) * shape.images
     _, block = blocked(shapes, layout, target)[0]
@@ -128,7 +132,7 @@ def _cycles(shape: WinogradProblem, shapes: tuple[WinogradProblem, ...], layout:
 
 
 def _line(shapes: Sequence[WinogradProblem], layout: Layout, cycles: Sequence[float]) -> Line:
-    """The line with the least relative errors to the cycles."""
+    """The line over numbers of tiles that fits the estimated `cycles` with the least relative squared errors."""
     counts = [_count(s, layout) for s in shapes]
     weights = [1.0 / c**2 for c in cycles]
     total = sum(weights)

@@ -89,8 +89,8 @@ from tilewright.transform.loops.portions import EvenBlocks
 
 @dataclass(frozen=True, slots=True)
 class WinogradStages:
-    """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of NCHW
-    input, `nchw` writes NCHW output."""
+    """The stages of a Winograd convolution, in order; `rest` is the epilogue. If the input is NCHW, the stage `blocks`
+    puts its channels into blocks; if the output is, `nchw` writes it."""
 
     operator: Operator[ConvWinogradAttrs]
     strip: Stage
@@ -109,7 +109,7 @@ class WinogradStages:
 
 
 def filters_of(product: Stage) -> Buffer:
-    """The buffer of transformed filters, of floats or in pairs of 16 bits."""
+    """The buffer of transformed filters that the stage `product` reads: floats, or pairs of 16-bit integers."""
     pairs = operands(product)
     weights = packed_operand(product) if pairs is None else pairs[1]
     assert weights is not None
@@ -117,7 +117,7 @@ def filters_of(product: Stage) -> Buffer:
 
 
 def dot_of(product: Stage, target: Target) -> Dot | None:
-    """The instruction for products of pairs of 16 bits; None for floats."""
+    """The instruction that multiplies pairs of 16-bit integers in the stage `product`; None for floats."""
     pairs = operands(product)
     return None if pairs is None else find_dot(pairs[0].buffer.dtype, pairs[1].buffer.dtype, target)
 
@@ -146,7 +146,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """All blocks of tiles with the best register tile, and the best block with all register tiles."""
+    """The settings of the plan to consider: all blocks of tiles with their best register tiles, and the best block with
+    all register tiles."""
     result = stages(structure)
     assert result is not None
     shapes, choice = problems(result, structure, target), transform(result)
@@ -176,14 +177,15 @@ def _result(result: WinogradStages) -> Buffer:
 
 
 def transform(result: WinogradStages) -> Winograd:
-    """The transform, as the layout of the filters determines it."""
+    """The transform of the convolution: outputs of a tile per side from the attributes, panels from the layout of its
+    filters."""
     width, panels = (as_int(it.extent) for it in (result.product.spatial[-1], result.product.spatial[-3]))
     assert width is not None and panels is not None
     return Winograd(result.attrs.tile, width, panels)
 
 
 def problems(result: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
-    """The problems that estimate the layer, one for each number of images."""
+    """The problems by which the convolution is estimated, one for each number of images."""
     model = working_set(0.0, structure.func.notes, target)
     return problems_of(result.attrs, _result(result).shape, model, dot_of(result.product, target))
 
@@ -246,10 +248,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def share(
     s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], count: int, target: Target
 ) -> LoopRef:
-    """Let threads share blocks of tiles if there are enough (at least `count` for the sizes at which the layer is
-    estimated), since then each core has its tiles in its own cache; else let them share each of the phases: the
-    channels of the tiles' transforms, then groups of panels or, where those are few, the elements of the products and
-    then the panels of the output. Returns the loop over rows of blocks, or over all blocks."""
+    """Let threads share the work, and return the loop over rows of blocks, or over all blocks.
+
+    If there are enough blocks of tiles (`count`, the least of the sizes for which the layer is estimated), threads
+    share these: then each core has its tiles in its own cache. Else they share the loop of each phase: the channels of
+    the tiles' transforms, then groups of panels or, if those are few, the elements of the products and then the panels
+    of the output.
+    """
     if one_block_a_thread(count, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
         row_block = s.fuse(row_block, column_block)
@@ -285,7 +290,7 @@ def input_transform(s: Schedule, result: WinogradStages, candidate: Candidate, t
 
 
 def constant_product(s: Schedule, block: BlockRef) -> None:
-    """Compute a product with a constant matrix by straight-line code, in vectors over the channels."""
+    """Compute the product with a constant matrix in a block by straight-line code, in vectors over the channels."""
     s.expand(block)
     s.vectorize(s.loops(block)[-1])
 
@@ -300,12 +305,13 @@ def products(
     by_parts: bool = True,
     least: int | None = None,
 ) -> tuple[LoopRef, BlockRef]:
-    """Schedule the products in register tiles of `rows` tiles x filters, over parts of the channels or all at once.
-    Returns the loop over the elements of a tile, and the block whose result the output's transform reads. `least`: the
-    number of a block's tiles that exist on every map for which the layer is estimated; None: all of them.
+    """Schedule the stage of products in register tiles of `rows` tiles x filters, over parts of the channels or
+    (`by_parts` false) all at once. Returns the loop over the elements of a tile, and the block whose result the
+    output's transform reads. `least`: the number of a block's tiles that every map has for which the layer is
+    estimated; None: all of them.
 
-    The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
-    filter.
+    The stage's iterators are two over blocks of tiles, then group of panels, elements of a tile (one or two), panel,
+    tile, filter.
     """
     weights, dot = filters_of(stage), dot_of(stage, target)
     blocks, lanes, count, width = (as_int(it.extent) for it in (*stage.reduce[:2], *stage.spatial[-2:]))
@@ -365,8 +371,8 @@ def products(
 def register_tiles(
     s: Schedule, tile: BlockRef, group: LoopRef, rows: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """Schedule the products of register tiles whose sums are complete when they are stored. Returns the loop over the
-    elements of a tile, the block that stores and the block that multiplies."""
+    """Split the products into register tiles that sum over all channels. Returns the loop over the elements of a tile,
+    the block that stores and the block that multiplies."""
     product = s.cache_write(tile, "local")
     s.compute_at(product, group)
     *each, _, t, _ = s.loops(product)[-elements - 3 :]
@@ -379,8 +385,9 @@ def register_tiles(
 def register_tiles_of_parts(
     s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """Schedule the products of register tiles over parts of `part` blocks of channels, which are added in memory: then
-    a panel's part stays in the first level of cache for all tiles, and sums are short, which keeps errors small."""
+    """Split the products into register tiles that sum over parts of `part` blocks of channels; sums of parts are added
+    in memory. A panel's part then stays in the first-level cache for all tiles, and sums are short, which keeps errors
+    small. Returns the loop over the elements of a tile, the block that adds and the block that multiplies."""
     channels = next(loop for it, loop in own_loops(s, product) if it.kind == "reduce")
     outer, _ = s.split(channels, factor=part)
     tile = s.rfactor(product, outer)
@@ -399,8 +406,8 @@ def register_tiles_of_parts(
 def output_loops(
     s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
-    """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
-    without the tiles.
+    """Split the loops of the block `out`, which writes the output. Returns those over blocks of tiles (rows, then
+    columns of blocks), groups of panels, panels, blocks of channels and rows of a tile.
 
     One loop covers images, submaps and tile rows.
     """
@@ -434,8 +441,9 @@ def output_loops(
 def ordinary_loops(
     s: Schedule, result: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
-    """The loops as of `output_loops` for NCHW output: the tiles of a row, for a block of channels, are transposed
-    together when they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
+    """The loops that `output_loops` returns, for NCHW output: the tiles of a row are transposed together, for a block
+    of channels, when they are complete. The loops over tiles and their rows are those of `out`, which computes the
+    result in blocks."""
     assert result.nchw is not None
     m, lanes = result.attrs.tile, target.lanes(4)
     ordinary, panels = s.block(result.nchw.name), as_int(result.product.spatial[-3].extent)

@@ -64,9 +64,9 @@ def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> floa
 
 @lru_cache(maxsize=1024)
 def deviations(tile: int, window: int, stride: int, part: int, parts: int, *, filters: int = 1) -> tuple[float, ...]:
-    """The standard deviation of the error of output p, p of a tile, where outputs have variance 1: that of output p, q
-    is the geometric mean of those of p and q. Sums are over `part` channels at once, and then over `parts` such sums.
-    `filters`: the number of roundings of an element of the transformed filters."""
+    """For each output p of a tile's side, the standard deviation of its error if outputs have variance 1; for output
+    (p, q) it is the geometric mean of those of p and q. Sums are over `part` channels at once, and then over `parts`
+    such sums. `filters`: the number of roundings of an element of the transformed filters."""
     at, g, bt = transforms(tile, window, stride)
     products = [squares(b) * squares(k) / window for b, k in zip(bt, g, strict=True)]
     rows = [sum(float(x) ** 2 * p for x, p in zip(row, products, strict=True)) for row in at]

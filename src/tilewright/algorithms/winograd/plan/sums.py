@@ -54,8 +54,8 @@ class SumsProblem:
 
 @dataclass(frozen=True, slots=True)
 class SumsWay:
-    """One way to sum over tiles: the tile rows of a chunk, the blocks of filters and of channels in a group, and the
-    register tile, `vectors` blocks of filters by `rows` channels."""
+    """A setting for sums over tiles: the tile rows of a chunk, the blocks of filters and of channels in a group, and
+    the register tile, `vectors` blocks of filters by `rows` channels."""
 
     tilerows: int
     filters: int
@@ -70,14 +70,14 @@ class SumsWay:
 
 @lru_cache(maxsize=1024)
 def ranked(problem: SumsProblem, tile: int, target: Target) -> tuple[tuple[Cost, SumsWay], ...]:
-    """The ways to sum over tiles with their costs, the cheapest first."""
+    """(cost, setting) of each setting for sums over tiles of `tile` pixels per side, the cheapest first."""
     results = [(cost(problem, tile, way, target), way) for way in ways(problem, tile, target)]
     return tuple(sorted(results, key=lambda option: option[0].cycles))
 
 
 def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
-    """All ways to sum: chunks are whole rows of tiles, groups divide the blocks of filters and channels, and register
-    tiles divide groups and blocks."""
+    """All settings for sums over tiles: chunks are whole rows of tiles, groups divide the blocks of filters and
+    channels, and register tiles divide groups and blocks."""
     down, across, lanes = ceil(problem.height / tile), ceil(problem.width / tile), target.lanes(4)
     lines = problem.images * down
     most, fewest = (max(1, n // across) for n in (MAX_TILES, FEWEST_TILES))
@@ -91,7 +91,7 @@ def ways(problem: SumsProblem, tile: int, target: Target) -> Iterator[SumsWay]:
 
 
 def lengths(problem: SumsProblem, tile: int, target: Target) -> set[tuple[int, int]]:
-    """(tiles that one chunk sums, number of chunks, whose sums are then added) of all ways."""
+    """For all settings: (tiles that one chunk sums, number of chunks, whose sums are then added)."""
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)
     counts = {way.tilerows for way in ways(problem, tile, target)}
     return {(rows * across, ceil(problem.images * down / rows)) for rows in counts}
@@ -102,7 +102,7 @@ def divisors(n: int) -> list[int]:
 
 
 def cost(problem: SumsProblem, tile: int, way: SumsWay, target: Target) -> Cost:
-    """The estimated cost of a way, for all images."""
+    """The estimated cost of the gradient with the setting `way`, for all images."""
     lanes, window = target.lanes(4), problem.window
     size, costs = tile + window - 1, target.costs.arithmetic
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)

@@ -47,18 +47,19 @@ from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 
 ENOUGH = 4
-"""A number of blocks of tiles, or groups of panels, that a few threads share well."""
+"""From this number of blocks of tiles on, a few threads share them well."""
 
 SHORT_BLOCKS = 1.1
-"""The cost of two or three blocks against more, smaller ones: threads must share the phases of each, with barriers
-between. A single block is a small layer, which has no alternative."""
+"""The factor on the time of two or three blocks, compared with more and smaller ones: threads must share the phases of
+each, with barriers between. A single block is a small layer, which has no alternative."""
 
 PART = 128
 """The approximate number of channels that are summed in registers: their filters stay in the first level of cache, and
 errors grow with the length of sums."""
 
 MAX_SHARE_RATIO = 2.0
-"""The largest ratio, either way, between `PART` and a part of the channels that is an equal share of all."""
+"""The largest ratio, either way, between `PART` and the size of a part if all parts are equal. If it is larger, the
+last part is smaller than the others."""
 
 SHORT_COLUMNS = 8
 MAX_TILES = 64
@@ -111,8 +112,8 @@ class WinogradProblem:
         return 4.0 if self.pairs is None else 2.0
 
     def away(self, size: int, target: Target) -> SharedLevel | None:
-        """The level of memory that weights come from if layers like this store `size` x `size` elements of each filter;
-        None: a core's own."""
+        """The level of memory from which weights come if layers like this one store `size` x `size` elements of each
+        filter; None if they stay in a core's own cache."""
         growth = (size / self.window) ** 2
         if size != self.window:
             growth *= self.transformed_bytes / self.source_bytes
@@ -122,9 +123,9 @@ class WinogradProblem:
 def problems_of(
     attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float, pairs: Dot | None = None
 ) -> tuple[WinogradProblem, ...]:
-    """The problems of an operator whose result has this shape, in channel blocks, one for each number of images.
-    `model`: the bytes of all weights that a call reads, which determine the level that they come from. `pairs`: the
-    instruction for codes."""
+    """The problems by which a Winograd convolution is estimated, one for each number of images. `out` is the shape of
+    its result, in channel blocks; `model`: the bytes of all weights that a call reads, which determine the level they
+    come from; `pairs`: the instruction for codes."""
     images, separate = as_int(out[0]), attrs.dilation
     maps = [(ceil(h / separate), ceil(w / separate)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
@@ -150,9 +151,9 @@ class TileBlock:
 def ranked(
     shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
-    """The transforms for a layer that is called with any of `shapes` (they differ in images and sizes of maps), each
-    with its best blocks of tiles, and the direct algorithm, with the mean cycles of an image of the first size; the
-    best first."""
+    """(mean cycles for an image of the first size, algorithm) of the direct algorithm and of the transforms of `tiles`
+    outputs per side, each with its best blocks of tiles; the best first. The layer may be called with any of `shapes`,
+    which differ in images and sizes of maps."""
     choices = [
         Winograd(tile, width, panels)
         for tile in tiles
@@ -166,8 +167,8 @@ def ranked(
 
 
 def mean(cycles: Sequence[float], shapes: Sequence[WinogradProblem]) -> float:
-    """The mean cycles of an image of the first size: the arithmetic mean over numbers of images, the geometric one over
-    sizes of maps, so that twice as slow on small maps balances twice as fast on large ones."""
+    """The mean cycles for an image of the first size: the arithmetic mean over numbers of images, the geometric one
+    over sizes of maps, so that twice the time on small maps balances half the time on large ones."""
     maps: dict[tuple[int, int], list[float]] = {}
     for each, shape in zip(cycles, shapes, strict=True):
         maps.setdefault((shape.height, shape.width), []).append(each / shape.images)
@@ -176,7 +177,7 @@ def mean(cycles: Sequence[float], shapes: Sequence[WinogradProblem]) -> float:
 
 
 def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> float:
-    """The weight of one of several shapes in a sum, per image: a pixel of each size counts alike."""
+    """The weight of `shape` among `shapes` in a sum of cycles, by which each pixel of any size counts equally."""
     return shapes[0].pixels / shape.pixels / shape.images / len(shapes)
 
 
@@ -184,7 +185,7 @@ def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> floa
 def blocked(
     shapes: tuple[WinogradProblem, ...], choice: Winograd, target: Target
 ) -> tuple[tuple[float, TileBlock], ...]:
-    """(mean cycles per image, block of tiles) of each block for a transform, the best first."""
+    """(mean cycles per image, block of tiles) of each block of tiles for the transform `choice`, the best first."""
 
     def cycles(block: TileBlock) -> float:
         rows = best_rows(block, shapes, choice, target)
@@ -213,7 +214,8 @@ def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
 
 
 def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[TileBlock]:
-    """Blocks of tiles: whole tile rows of one or several images, or equal parts of a row that is long."""
+    """The blocks of tiles to consider for maps like `shape`: whole tile rows of one or several images, or equal parts
+    of a long row."""
     down, across = ceil(shape.height / tile), ceil(shape.width / tile)
     for parts in range(1, across + 1):
         columns = ceil(across / parts)
@@ -230,8 +232,8 @@ def groups(panels: int) -> Iterator[int]:
 
 
 def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, rows: int | None = None) -> Cost:
-    """The estimate for all images, with register tiles of `rows` rows (None: the best number): cycles of one core, plus
-    the idle cycles of others if threads share unequally."""
+    """The cost of the convolution for all images, with register tiles of `rows` rows (None: the best number): cycles of
+    one core, plus the idle cycles of other cores if threads have unequal shares."""
     rows = rows or best_rows(block, (shape,), choice, target)
     block = divided(shape, choice, block, rows)
     blocks = times(shape, choice, block)
@@ -244,8 +246,8 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
 
 
 def divided(shape: WinogradProblem, choice: Winograd, block: TileBlock, rows: int) -> TileBlock:
-    """The block that a map is really divided into: consecutive tiles are in blocks of about equal size, in whole
-    register tiles of `rows` rows (`transform/loops/portions.py`)."""
+    """The block of tiles that the loops really use: consecutive tiles are divided into blocks of about equal size, in
+    whole register tiles of `rows` rows (`transform/loops/portions.py`)."""
     if block.columns:
         return block
     count = tiles_of(shape, choice)
@@ -253,18 +255,18 @@ def divided(shape: WinogradProblem, choice: Winograd, block: TileBlock, rows: in
 
 
 def last_block(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> TileBlock:
-    """The part of the last block that is computed: of consecutive tiles only those that exist."""
+    """The last block of a map as far as it is computed: of consecutive tiles only those that exist."""
     left = 0 if block.columns else tiles_of(shape, choice) % block.rows
     return TileBlock(left, 0) if left else block
 
 
 def tiles_of(shape: WinogradProblem, choice: Winograd) -> int:
-    """The number of tiles."""
+    """The number of tiles of all images."""
     return shape.images * ceil(shape.height / choice.tile) * ceil(shape.width / choice.tile)
 
 
 def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
-    """The number of blocks of tiles."""
+    """The number of blocks of tiles of all images."""
     if not block.columns:
         return ceil(tiles_of(shape, choice) / block.rows)
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
@@ -272,8 +274,8 @@ def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
 
 
 def one_block_a_thread(parts: int, target: Target) -> bool:
-    """Whether each thread processes separate blocks of tiles: if there are enough for a few threads, or equally many
-    for each thread of a call. Otherwise threads share the phases of each block."""
+    """Whether each thread processes blocks of tiles by itself: if there are enough of them (`parts`) for a few threads,
+    or equally many for each thread of a call. Otherwise threads share the phases of each block."""
     return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
 
 
@@ -367,9 +369,9 @@ def direct(shape: WinogradProblem, target: Target) -> float:
 def product_cycles(
     count: int, rows: int, vectors: int, depth: int, target: Target, pairs: Dot | None = None, *, even: bool = False
 ) -> float:
-    """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers, over `depth`
-    channels, or half as many `pairs`. The last register tile has the rest, or the last two are of `even` size
-    (`transform/loops/even.py`)."""
+    """The cycles of a panel's products with one element of `count` tiles, over `depth` channels (half as many steps for
+    codes in `pairs`), with `rows` tiles in registers at once. The last register tile has the rest, or the last two are
+    of equal size (`even`, see `transform/loops/even.py`)."""
     stored = target.costs.arithmetic.transformed_store * store_cycles(vectors * target.vector_bits / 8, target)
 
     steps = depth if pairs is None else depth / pairs.group * pairs.cost
@@ -403,7 +405,8 @@ def best_rows(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winog
 
 
 def fewest(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winograd) -> int:
-    """The number of tiles in the smallest block: less than `block.count` if the smallest map has fewer tiles."""
+    """The number of tiles in the smallest block of any map: less than `block.count` if the smallest map has fewer
+    tiles."""
     return block.count if block.columns else min(block.count, *(tiles_of(s, choice) for s in shapes))
 
 
@@ -425,9 +428,9 @@ def heights(block: TileBlock, shapes: Sequence[WinogradProblem], choice: Winogra
 
 
 def part_of(blocks: int, lanes: int) -> int:
-    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed separately: an
-    equal share of about `PART` channels. Where no equal share is within `MAX_SHARE_RATIO` of it, as with a prime
-    number of blocks, the last part is smaller."""
+    """The number of blocks of channels, of `blocks` blocks of `lanes`, whose products are summed in registers before
+    they are added in memory: an equal share of all, of about `PART` channels. If no equal share is within
+    `MAX_SHARE_RATIO` of it, as with a prime number of blocks, the last part is smaller."""
 
     def outer(n: int) -> float:
         return max(n * lanes, PART) / min(n * lanes, PART)
@@ -439,9 +442,9 @@ def part_of(blocks: int, lanes: int) -> int:
 
 
 def most_rows(count: int, vectors: int, target: Target) -> int:
-    """Rows of a register tile: accumulators, one panel row, broadcast values; of a large register file some registers
-    stay free, for constants of the transforms are kept in them across the products. One tile does not take all of
-    `count` rows where two are large enough, for those prefetch each other's next filters."""
+    """The largest number of rows of a register tile, for a panel of `vectors` vectors: registers hold accumulators, one
+    row of the panel and broadcast values; constants of the transforms also occupy some across the products. One tile
+    does not take all of `count` rows if two are large enough, for they prefetch each other's filters."""
     costs = target.costs.arithmetic
     most = max(1, (target.registers - vectors - costs.constant_registers) // vectors)
     if target.isa.reads_first:
@@ -450,7 +453,8 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
 
 
 def _arrival(weights: float, target: Target, away: SharedLevel | None, hinted: bool) -> float:
-    """The cycles in which filters arrive at the core. `hinted`: register tiles prefetch them for each other."""
+    """The cycles in which `weights` bytes of filters arrive at the core. `hinted`: register tiles prefetch them for
+    each other."""
     rate = _bandwidth(weights, target, away)
     lines = weights / target.caches.line if hinted and rate < target.l2_bandwidth else 0.0
     return max(weights / rate, lines * target.costs.prefetching.hinted_line)

@@ -59,7 +59,7 @@ def _operator(structure: Structure) -> Operator[WinogradWeightAttrs]:
 
 
 def problem(operator: Operator[WinogradWeightAttrs]) -> SumsProblem:
-    """The problem that the function computes, as the estimate describes it."""
+    """The sizes of the gradient that the operator computes, for the estimate."""
     (x,), (g,) = operator.stage("data_strip").reads, operator.stage("gradient_strip").reads
     images, channels, *_ = (as_int(d) or 1 for d in x.shape)
     _, filters, height, width, _ = (as_int(d) or 1 for d in g.shape)
@@ -111,8 +111,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def products(s: Schedule, product: BlockRef, enclosing: LoopRef, candidate: Candidate) -> LoopRef:
-    """Schedule the sums over a chunk's tiles in register tiles, which are added to those of earlier chunks. Returns the
-    loop inside which a chunk's tiles are transformed: over chunks or, if there is one, around its group."""
+    """Schedule the sums over a chunk's tiles in register tiles, which are added to the sums of earlier chunks. Returns
+    the loop inside which a chunk's tiles are transformed: over chunks or, if there is only one, the loop `enclosing`
+    it."""
     *_, chunk, _ = s.loops(product)
     several = s.extent(chunk) != 1
     if several:
@@ -144,7 +145,8 @@ def products(s: Schedule, product: BlockRef, enclosing: LoopRef, candidate: Cand
 
 
 def transform(s: Schedule, operator: Operator[WinogradWeightAttrs], name: str, chunk: LoopRef, rows: int) -> None:
-    """Schedule one of the two transforms: a block of channels and a row of tiles at a time."""
+    """Schedule the transform of the data or of the gradient (`name`), one block of channels and one row of tiles at a
+    time, in the loop `chunk`."""
     strip, half, tiles = (s.block(operator.stage(f"{name}_{what}").name) for what in ("strip", "rows", "columns"))
     s.compute_at(tiles, chunk)
     s.set_scope(tiles, "padded")
@@ -164,8 +166,8 @@ def transform(s: Schedule, operator: Operator[WinogradWeightAttrs], name: str, c
 
 
 def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[Added, ...]:
-    """The work that is repeated: each group of blocks of filters transforms the data, and each group of channels the
-    gradient."""
+    """The stages that are computed several times, with how often: each group of blocks of filters transforms the data,
+    and each group of channels the gradient."""
     operator = _operator(structure)
     groups = {
         "data": number(operator.stage("product").spatial[2].extent) // candidate.knob("filters"),
