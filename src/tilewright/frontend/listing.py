@@ -57,7 +57,7 @@ def stablehlo_operators() -> str:
 
 
 def _part(title: str, names: Iterable[str]) -> str:
-    """A heading with the number of names, and the names."""
+    """The names in alphabetical order, wrapped into lines, below `title` with their number."""
     results = sorted(names)
     text = textwrap.fill(" ".join(results), WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
     return f"{title} ({len(results)})\n{text}"

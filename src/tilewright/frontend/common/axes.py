@@ -23,7 +23,8 @@ from tilewright.support.errors import UnsupportedError
 
 @dataclass(frozen=True, slots=True)
 class ReducedAxes:
-    """The axes of a tensor that a call reduces, where data decides which these are.
+    """A reduction of a tensor over axes that data decides: `count` of its axes, which are true in `reduced`
+    (bool[rank]); `places` has for each element the number of the result that it belongs to.
 
     Args:
         shape: of the tensors to reduce.
@@ -51,17 +52,20 @@ class ReducedAxes:
         return n.emit("scatter_elements", rows, self.places, flat, axis=0, reduction=how)
 
     def spread(self, results: Value) -> Value:
-        """A tensor of the original shape in which each element is the result of the reduction that it took part in."""
+        """The `results` of a reduction broadcast back: a tensor of the original shape in which each element is replaced
+        by the result of its group."""
         return self.n.reshape(self.n.emit("gather", results, self.places, axis=0), self.shape)
 
     def elements(self, t: DType) -> Value:
-        """The number of elements that each result reduces, as a scalar of type `t`."""
+        """The number of elements that each result combines (the product of the reduced extents), as a scalar of type
+        `t`."""
         n = self.n
         sizes = n.emit("select", self.reduced, vector(n, self.shape), n.constant(1, i64))
         return n.cast(n.emit("reduce_prod", sizes, axes=(0,), keepdims=False), t)
 
     def shaped(self, results: Value, keepdims: bool) -> Value:
-        """The results (from `reduce`) as a tensor whose dimensions are symbols with values that the call computes."""
+        """The results (from `reduce`) as a tensor of the reduced shape. Its dimensions are new symbols whose values
+        each call computes; with `keepdims` reduced axes stay, with extent 1."""
         n, sizes = self.n, vector(self.n, self.shape)
         if keepdims:
             wanted, bounds = n.emit("select", self.reduced, n.constant(1, i64), sizes), list(self.shape)
@@ -104,24 +108,24 @@ def reduced_axes(n: Emitter, x: Value, axes: Sequence[Any], *, once: bool) -> Re
 
 
 def vector(n: Emitter, numbers: Sequence[Any]) -> Value:
-    """An i64 vector of numbers, expressions and i64 scalars."""
+    """`numbers` (numbers, expressions of symbols, or i64 scalars of the graph) as one i64 vector."""
     parts = [n.reshape(v if isinstance(v, Value) else n.symbols([v], i64, (1,)), (1,)) for v in numbers]
     return parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=0)
 
 
 def scalar(n: Emitter, numbers: Value, k: int) -> Value:
-    """An element of a vector."""
+    """Element `k` of a vector, as a scalar."""
     return n.reshape(n.slice(numbers, 0, k, 1), ())
 
 
 def named(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) -> Value:
-    """bool[rank]: whether each axis of a tensor of that rank is among `axes`, which are checked as in `places_of`."""
+    """bool[rank]: for each axis of a tensor of that rank whether it is listed in `axes`."""
     return n.emit("gt", _times_named(n, places_of(n, axes, rank, once=once), rank), n.constant(0, i64))
 
 
 def places_of(n: Emitter, axes: Sequence[Any], rank: int, *, once: bool = True) -> Value:
-    """Axes, which count from the end where they are negative, as numbers from 0 on: i64[axes]. The call checks that the
-    tensor has them, and with `once` that no axis is named twice."""
+    """`axes`, of which negative ones count from the end, as i64[axes] counted from 0. The call checks that a tensor of
+    `rank` has them and, with `once`, that none is listed twice."""
     if not any(isinstance(a, Value) for a in axes):
         if once:
             axes_of(axes, rank)
@@ -142,12 +146,12 @@ OUTSIDE = "an axis is outside the tensor"
 
 
 def _from_start(n: Emitter, axes: Value, rank: int) -> Value:
-    """Axes that count from the end where they are negative, all from the start."""
+    """`axes` with `rank` added to the negative ones."""
     return n.emit("select", n.emit("lt", axes, n.constant(0, i64)), n.emit("add", axes, n.constant(rank, i64)), axes)
 
 
 def _distinct(n: Emitter, places: Value, rank: int, of: Value) -> Value:
-    """`of`, once the call has checked that no two axes are equal."""
+    """`of`, with a check at each call that no two entries of `places`, axes of a tensor of this rank, are equal."""
     times = _times_named(n, places, rank)
     most = n.emit("reduce_max", times, axes=(0,), keepdims=False)
     twice = n.emit("argmax", times, axis=0, keepdims=False, select_last_index=False)
@@ -155,14 +159,14 @@ def _distinct(n: Emitter, places: Value, rank: int, of: Value) -> Value:
 
 
 def _times_named(n: Emitter, places: Value, rank: int) -> Value:
-    """i64[rank]: how many times `places` names each axis."""
+    """i64[rank]: how many times each axis occurs in `places`."""
     along = n.emit("range", start=0, step=1, size=rank, dtype=i64)
     same = n.emit("eq", n.reshape(places, (places.shape[0], 1)), n.reshape(along, (1, rank)))
     return n.emit("reduce_sum", n.cast(same, i64), axes=(0,), keepdims=False)
 
 
 def unnamed(n: Emitter, flags: Value, sizes: Value, count: int) -> Value:
-    """The first `count` entries of `sizes` whose flags are false, in order."""
+    """The first `count` entries of the vector `sizes` at positions where `flags` is false, in order."""
     rank = flags.shape[0]
     order = n.emit_all("topk", n.cast(flags, i64), axis=0, k=rank, largest=False)[1]
     return n.slice(n.emit("gather", sizes, order, axis=0), 0, 0, count)

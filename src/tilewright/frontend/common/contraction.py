@@ -128,7 +128,8 @@ def _as_convolution(
     extra: Sequence[int],
     groups: int,
 ) -> Value | None:
-    """A transposed convolution with its bias as one convolution of stride 1; None where this rewrite does not apply.
+    """A transposed convolution as an ordinary one of stride 1, whose filters compute all phases of the output, which
+    are then interleaved; None for attributes that this does not cover.
 
     With stride s, output element t (counted from the front of the padding) belongs to phase t mod s and sees the taps
     r, r + s, r + 2s ... of the weight only. The s phases of each dimension become channels of one convolution with the
@@ -168,7 +169,8 @@ def _as_convolution(
 def _phase_weights(
     n: Emitter, w: Value, kernel: Sequence[int], strides: Sequence[int], per_phase: Sequence[int], groups: int
 ) -> Value:
-    """[C, F/g, k...] to [g * s... * F/g, C/g, j...]: taps by phase, mirrored."""
+    """The weights of a transposed convolution, [C, F/g, k...], as those of the convolution by which `_as_convolution`
+    computes all phases, [g * s... * F/g, C/g, j...]: each phase has every s-th tap, in reverse order."""
     rank = len(kernel)
     channels_in, filters = dim(w.shape[0] // groups), w.shape[1]
     missing = [j * s - k for j, s, k in zip(per_phase, strides, kernel, strict=True)]
@@ -186,7 +188,8 @@ def _phase_weights(
 
 
 def _interleaved(n: Emitter, y: Value, strides: Sequence[int], groups: int, filters: Expr) -> Value:
-    """[N, g * s... * F/g, q...] to [N, F, (q s)...]."""
+    """The output of all phases, [N, g * s... * F/g, q...], with its elements in their order in the image, [N, F, (q
+    s)...]."""
     if all(s == 1 for s in strides):
         return y
     rank = len(strides)

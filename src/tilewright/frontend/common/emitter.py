@@ -49,9 +49,9 @@ class Emitter:
         return values
 
     def _cut(self, values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """The outputs of the last node, where facts about symbols (`dims.with_facts`) have simplified their sizes.
-        Passes do not know these facts, so the node gets the sizes inferred without them, and a slice cuts its outputs
-        to the simplified ones."""
+        """The outputs `values` of the last node, whose sizes were simplified by assumed facts about symbols
+        (`dims.with_facts`). Since passes do not know these facts, the node is given the sizes inferred without them,
+        and slices cut its outputs to `values`' sizes."""
         if not has_facts():
             return values
         node = self.builder.nodes[-1]
@@ -122,13 +122,13 @@ class Emitter:
         return self.emit("slice", x, begin=dims(begins), size=dims(sizes), step=tuple(steps))
 
     def head(self, rows: Value, count: Value, *, reason: str = "") -> Value:
-        """The first `count` rows, a number that each call computes. Their size is a new symbol whose name no file can
-        have. `reason`: as in `HeadAttrs`."""
+        """The first `count` of `rows`, where each call computes `count`. The result's size is a new symbol. `reason`:
+        as in `HeadAttrs`."""
         return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0), reason=reason)
 
     def extent(self, count: Value) -> Expr:
-        """A new symbol whose value is the scalar `count` that each call computes (`ops/extent.py`). Nothing bounds it,
-        so it gets a room (`ops/rooms.py`). A call with a negative number raises CallError."""
+        """A new symbol that stands for the scalar `count`, which each call computes (`ops/extent.py`). As nothing
+        bounds it, memory for it grows by a room (`ops/rooms.py`). A call with a negative number raises CallError."""
         what = self.says(IMPOSSIBLE)
         reason = "" if what == IMPOSSIBLE else what
         return self.head(add_room(self.builder), self.reshape(count, ()), reason=reason).shape[0]
@@ -145,13 +145,12 @@ class Emitter:
         return self.emit("require", x, holds, got, what=self.says(what), expected=expected)
 
     def says(self, what: str) -> str:
-        """The message `what` with the name of the operator that is being imported."""
+        """`what`, the message of a check; importers add the name of the operator that they import."""
         return what
 
     def within(self, number: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:
-        """`number`, which each call checks to be from `low` to `high` (sizes or numbers; one may be None). `of`: a
-        tensor that is returned in its place, so that the check takes effect although its computation does not read the
-        number."""
+        """`number`, a scalar that each call checks to be from `low` to `high` (numbers or sizes; one may be None). If a
+        tensor is passed as `of`, that is returned instead: passes drop a check whose result is unused."""
         t = f64 if number.dtype.is_float else i64
         number = self.reshape(self.cast(number, t), ())
         both = self._inside(number, low, high)
@@ -178,14 +177,14 @@ class Emitter:
         return holds[0] if len(holds) == 1 else self.emit("and", *holds)
 
     def symbols(self, values: Sequence[Any], t: DType, shape: Sequence[Any]) -> Value:
-        """Numbers and expressions of symbolic dimensions as a tensor of `shape`."""
+        """`values`, numbers and expressions of symbols, as a tensor of `shape` with element type `t`."""
         parts = [self.emit("range", start=as_expr(v), step=0, size=1, dtype=i64) for v in values]
         joined = parts[0] if len(parts) == 1 else self.emit("concat", *parts, axis=0)
         return self.reshape(self.cast(joined, t), shape)
 
 
 def _span(low: Any, high: Any) -> str:
-    """The bounds that are present, in words."""
+    """The range of allowed numbers in words, for a message."""
     if high is None:
         return f"at least {low}"
     return f"at most {high}" if low is None else f"{low} to {high}"

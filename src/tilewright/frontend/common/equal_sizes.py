@@ -42,9 +42,9 @@ ROUND = 256 * 720720
 
 
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """By name of each symbol, the number m such that the sizes of every pair are equal for the symbol's multiples of m
-    and for no other value; empty where some symbol has no such m. In pairs with several symbols, the others are set to
-    a multiple of all likely divisors (`ROUND`)."""
+    """Symbol name -> the number m such that each pair of sizes is equal exactly where the symbol is a multiple of m; {}
+    if some symbol has no such m. In pairs with several symbols the others count as multiples of `ROUND`, a number with
+    many divisors."""
     result = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
     if not all(result.values()):
         return {}
@@ -55,8 +55,8 @@ def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
 
 
 def _while_others_are_round(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
-    """By symbol, the pairs with several symbols, in which all others are replaced by multiples of `ROUND`. Pairs with a
-    minimum or maximum are left out, as a large number decides these."""
+    """Symbol -> the pairs of sizes that have it among several symbols, with the other ones replaced by multiples of
+    `ROUND`. Pairs with a minimum or maximum are left out, since a large number decides these."""
     result: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = {*variables(a), *variables(b)}
@@ -69,7 +69,7 @@ def _while_others_are_round(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, lis
 
 
 def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
-    """The pairs that have only one symbol, by that symbol."""
+    """Symbol -> the pairs of sizes in which it is the only symbol."""
     result: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = set(variables(a)) | set(variables(b))
@@ -79,8 +79,8 @@ def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr,
 
 
 def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """By name of each symbol, the least number whose multiples all make the sizes of the pairs equal; other values may
-    make them equal as well. Symbols that need no such number, or have none, are left out."""
+    """Symbol name -> the smallest number m such that each pair of sizes is equal where the symbol is a multiple of m;
+    other values may make them equal, too. Symbols without such a number are left out."""
     result = {}
     for symbol, own in _by_symbol(pairs).items():
         for by in range(2 * symbol.multiple, MAX_DIVISOR + 1, symbol.multiple):
@@ -91,8 +91,8 @@ def sufficient(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
 
 
 def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
-    """By name of each symbol, the only range of its values in which the sizes of a pair with a minimum or maximum are
-    equal. Symbols whose pairs restrict nothing are left out."""
+    """Symbol name -> the one range of its values in which both sizes of each pair are equal, for pairs with a minimum
+    or maximum: `min(n, 64)` and `n` are equal up to 64. Pairs that restrict nothing are left out."""
     result: dict[str, Dim] = {}
     for symbol, own in _by_symbol(pairs).items():
         for a, b in own:
@@ -105,8 +105,8 @@ def ranges(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, Dim]:
 
 
 def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
-    """The one interval of the symbol's range in which sizes `a` and `b` are equal; if there are several, the one in
-    which they are also not 0. None if there is no such interval, more than one, or if it is the whole range."""
+    """The one interval of values of `symbol` in which sizes `a` and `b` are equal; among several the one in which they
+    are not 0 either. None if no interval, several, or all values remain."""
     step, most = symbol.multiple, symbol.hi if symbol.hi is not None else LARGEST
     first, last = -(-max(symbol.lo or 0, 1) // step), most // step
     turns = sorted({t for e in (a, b) for t in _turns(e, symbol, first, last)})
@@ -131,8 +131,8 @@ def _sample(begin: int, end: int) -> list[int]:
 
 
 def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
-    """The numbers n at which, for `symbol = n * multiple`, the two sides of a minimum or maximum in `e` become equal or
-    change their order."""
+    """The numbers n from `first` to `last` at which a minimum or maximum in `e` selects its other argument, where
+    `symbol` is n times its multiple."""
     results = []
     for atom in walk_expr(e):
         if type(atom) is Op and atom.name in ("min", "max") and set(variables(atom)) == {symbol}:
@@ -142,8 +142,8 @@ def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
 
 
 def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | None:
-    """The first n of a range where, with `symbol = n * multiple`, `e` lies on the other side of `end` than at `low`, by
-    bisection of a size that only grows or only falls; None if it never changes sides."""
+    """The first n above `low` for which `e > end` differs from its value at `low`, found by bisection, where `symbol`
+    is n times its multiple and `e` is monotonic; None if it does not differ at `high`."""
 
     def above(n: int) -> bool:
         number = as_int(simplify(substitute(e, {symbol: const(n * symbol.multiple)})))
@@ -159,8 +159,8 @@ def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | N
 
 
 def condition(a: Expr, b: Expr) -> Expr | None:
-    """A condition for `a == b` without minima and maxima, such as `past + seq <= 64` for `min(past + seq, 64) -
-    min(past, 64)` and `seq`: each of these is one of its sides then. None if no such condition was derived."""
+    """A condition without minima and maxima that implies `a == b`, or None if none was derived. For sizes `min(past +
+    seq, 64) - min(past, 64)` and `seq` it is `past + seq <= 64`."""
     wanted = as_expr(equal(a, b))
     atoms = [e for e in walk_expr(simplify(a - b)) if type(e) is Op and e.name in ("min", "max")]
     if not atoms or len(atoms) > MAX_CHOICES:
@@ -180,8 +180,8 @@ def condition(a: Expr, b: Expr) -> Expr | None:
 
 
 def _unrounded(a: Expr, b: Expr) -> Expr:
-    """A condition for `a == b` as remainders that are 0: `n + -n % 4` (rounded up to whole windows) equals `n` where `n
-    % 4 == 0`. If none is derived, the equation itself."""
+    """A condition on remainders that implies `a == b`: for `n + -n % 4` and `n` it is `n % 4 == 0`. If none was
+    derived, `a == b` itself."""
     wanted = as_expr(equal(a, b))
     is_rest = (e for e in walk_expr(wanted) if type(e) is Op and e.name == "mod" and isinstance(e.args[1], Const))
     rests = list(dict.fromkeys(is_rest))
@@ -197,7 +197,7 @@ def _unrounded(a: Expr, b: Expr) -> Expr:
 
 
 def _is_needed(result: Expr, wanted: Expr) -> bool:
-    """Whether `result` holds wherever `wanted` does, tested on random sizes."""
+    """Whether `result` is true wherever `wanted` is, tested on random sizes."""
     symbols = variables(wanted)
     ends = {abs(int(e.value)) + k for e in walk_expr(wanted) if isinstance(e, Const) for k in (-1, 0, 1)}
     draw = random.Random(0)
@@ -212,8 +212,8 @@ def _is_needed(result: Expr, wanted: Expr) -> bool:
 
 
 def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var, Var]:
-    """Pairs of two symbols say that these are equal: for each such symbol, the one of its class that comes first in
-    `order`."""
+    """Symbol -> the symbol that it equals according to `pairs`, where both are single symbols; of several equal ones it
+    is the first in `order`, which itself is no key."""
     same: dict[Var, Var] = {}
 
     def first(v: Var) -> Var:
@@ -227,9 +227,8 @@ def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var
 
 
 def shared_ranges(same: Mapping[Var, Var]) -> tuple[dict[Var, Var], dict[str, Dim]]:
-    """The equalities that `joined` returns whose symbols have a size in common, and the range that all symbols
-    of a class have in common, by the name of its first one. An equality is left out if the caller's ranges exclude it.
-    """
+    """From `same` (symbol -> equal symbol): those equalities whose symbols have common values, and the common range of
+    each class, by the name of its first symbol. An equality that the caller's ranges exclude is left out."""
     more: dict[Var, Var] = {}
     ranges_of: dict[str, Dim] = {}
     for v, w in same.items():
@@ -259,7 +258,7 @@ def _equal(a: Expr, b: Expr, symbol: Var, value: int) -> bool:
 
 
 def _size(a: Expr, b: Expr, symbol: Var, value: int) -> int | None:
-    """The value of `a` and `b` where the symbol has this value; None if they differ."""
+    """The value of sizes `a` and `b` where `symbol` has this value, if it is the same for both; else None."""
     numbers: dict[Var, Expr] = {symbol: const(value)}
     left, right = (as_int(simplify(substitute(e, numbers))) for e in (a, b))
     return left if left == right else None

@@ -37,7 +37,8 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Where each node stands: its tree, its level, and which leaves of the tree lie below it."""
+    """The position of each node: `tree` and `level`, and the leaves below it, `count` of them from number `first` of
+    its tree on. `order` lists the nodes level by level."""
 
     order: Array  # nodes, level by level, neighbours side by side
     tree: Array  # by node
@@ -81,7 +82,8 @@ def tables(trees: Trees, groups: int) -> list[Array]:
 
 
 def _masks(trees: Trees, placed: _Placed, inner: Array, rank: Array, first_leaf: Array, leaves: int) -> list[Array]:
-    """The tables of masks: a node whose condition is false excludes the leaves on its left, and keeps all others."""
+    """The tables for evaluation by masks: each inner node has a bit mask of its tree's leaves without those below its
+    left child, which applies where the node's condition is false."""
     columns, column = np.unique(trees.feature[inner], return_inverse=True)
     below = trees.left[inner]
     count, first = placed.count[below].astype(np.uint64), placed.first[below].astype(np.uint64)
@@ -93,7 +95,8 @@ def _masks(trees: Trees, placed: _Placed, inner: Array, rank: Array, first_leaf:
 
 
 def _place(trees: Trees) -> _Placed:
-    """Every node that is reached, from the roots down, level by level; leaves are counted from below upwards."""
+    """The positions of all nodes that can be reached from the roots. Raises ModelError if a node has several
+    parents."""
     nodes = len(trees.feature)
     tree, level = np.full(nodes, -1, np.int64), np.zeros(nodes, np.int64)
     first, count = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
@@ -136,8 +139,8 @@ LEQ, LT, GTE, GT, EQ, NEQ, MEMBER = range(7)
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """The conditions of inner nodes as a file states them, before `comparisons` rewrites all to `<=`. A NaN makes a
-    condition false, except `NEQ`, and except where `nan_true` says otherwise."""
+    """The conditions of inner nodes as a file states them, by `mode` (a comparison or membership of a set). NaN makes a
+    condition false, except for `NEQ` and where `nan_true`."""
 
     feature: Array  # int64[nodes]
     mode: Array  # int64[nodes]
@@ -148,7 +151,7 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that is computed beside the features: 1 where a condition holds, else 0."""
+    """A computed column of the input: 1 where `feature` equals one of `members` (or is NaN, if `nan_true`), else 0."""
 
     feature: int
     members: tuple[float, ...]
@@ -157,8 +160,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Comparisons:
-    """Conditions of the form `x[feature] <= threshold`, where x are the features (minus infinity for NaN if `low`),
-    followed by the computed `columns`. Where `swapped`, the two branches of a node are exchanged."""
+    """The conditions of inner nodes as `x[feature] <= threshold`, where x is the features (NaN as minus infinity if
+    `low`) followed by the computed `columns`. The children of nodes in `swapped` are exchanged."""
 
     feature: Array
     threshold: Array

@@ -29,8 +29,8 @@ def inside(parts: Ends, extent: Expr, *, from_end: bool) -> Expr:
 
 
 def ends(value: Value, builder: GraphBuilder, arrays: Mapping[str, Any]) -> Ends | None:
-    """The smallest and largest elements of the parts of an integer tensor; None where it has no elements, or depends on
-    more than sizes and `arrays` (weights by name)."""
+    """(smallest, largest) of each part of an integer tensor, such as the operands of a concatenation. None if the
+    tensor depends on more than sizes and `arrays` (weights by name)."""
     if not value.dtype.is_int or value in builder.inputs:
         return None
     if value.name in arrays:
@@ -67,7 +67,8 @@ def _of_range(node: Node) -> Ends | None:
 
 
 def _evaluated(value: Value, builder: GraphBuilder, arrays: Mapping[str, Any]) -> Any:
-    """The array that a value is, where operators compute it from arrays that are known; else None."""
+    """The array that operators compute for `value` from constants and `arrays` (weights by name); None if it depends on
+    inputs."""
     known: dict[Value, Any] = {}
     needed, chosen, inputs = {value}, list[Node](), set(builder.inputs)
     for node in reversed(builder.nodes):

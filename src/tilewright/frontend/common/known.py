@@ -47,8 +47,8 @@ MAX_FOLDED = 4096
 
 
 def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Lift `f`, a function of a node and single elements, to known arrays; the result is None where `f` returns None,
-    or for arrays of more than MAX_FOLDED elements."""
+    """`f`, a function of a node and single elements, as function of a node and broadcast arrays. It returns None if `f`
+    does for some element, or for more than MAX_FOLDED elements."""
 
     def run(call: object, *arrays: Any) -> Any:
         shape = np.broadcast_shapes(*(a.shape for a in arrays))
@@ -62,7 +62,7 @@ def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_objects(array: Any) -> Any:
-    """A numeric array as an object array of Python's numbers."""
+    """A numeric array as an object array of Python numbers; object arrays unchanged."""
     return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 

@@ -56,8 +56,9 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """inputs [gates * H, features], recurrence [gates * H, H], biases [gates * H] of both, peephole [3 * H]. For an
-    LSTM whose products are not those of matrices of one type, also the functions that compute them."""
+    """The weights of one direction of a recurrent layer: inputs [gates * H, features], recurrence [gates * H, H], both
+    biases [gates * H], peephole [3 * H]. For an LSTM whose products are not ordinary (quantised ones), `products` has
+    the functions that compute them."""
 
     inputs: Value
     recurrence: Value
@@ -157,7 +158,8 @@ def _multiplied(n: Emitter, d: Layer, h: Value) -> Value:
 
 
 def _lstm_cell(n: Emitter, d: Layer, step: int, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
-    """One step as a product and the operator `lstm_cell`."""
+    """One LSTM step: the product of state `h` with the recurrent weights, then the operator `lstm_cell`. Returns the
+    new h and c."""
     product = None if h is None else _multiplied(n, d, h)
     batch = as_int(d.batch)
     attrs = {"batch": d.batch if batch is None else batch, "step": step}
@@ -167,7 +169,8 @@ def _lstm_cell(n: Emitter, d: Layer, step: int, h: Value | None, c: Value | None
 
 
 def _step(n: Emitter, d: Layer, gates_x: Value, h: Value | None, c: Value | None) -> tuple[Value, Value | None]:
-    """One step as operators of its own: one product of h for all of its gates. States that are None are zeros."""
+    """One step of any cell in ordinary operators, with one product of `h` for all gates. Returns the new h, and c if
+    there is one; states that are None count as zeros."""
     steps = d.cell.program
     shares, vector = steps.shares, d.peephole if d.peephole is not None else d.deferred_bias
     of_h = [p for p in steps.products if p.state == shares]
@@ -224,8 +227,8 @@ def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Valu
 
 
 def _own_loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Value]]:
-    """An LSTM's steps as a loop of the graph, where the caller computes the products. Sequences of different lengths
-    that run backwards are reversed first, so that all begin at the same step."""
+    """The steps of an LSTM as a loop of the graph, for products that the caller computes. Returns h of all steps, and
+    the last h and c. Backward sequences of different lengths are reversed first, so that all begin at one step."""
     zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(d.batch, const(d.hidden)))
     start = [d.state or zeros, d.memory or zeros]
     sequence = n.reshape(d.gates_x, (d.time, d.batch, d.gates_x.shape[1]))

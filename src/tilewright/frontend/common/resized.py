@@ -46,8 +46,8 @@ def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str
 
 
 def _reflected(n: Emitter, pad: Value, other: Value, extent: Expr) -> Value:
-    """`pad`, which each call checks: reflection needs enough elements after a negative pad at the other end has removed
-    some."""
+    """`pad`, with a check at each call that reflection has enough elements: `extent` - 1 of them, less those that a
+    negative pad `other` removes at the other end."""
     zero = n.constant(0, i64)
     left = n.emit("add", n.symbols([extent - 1], i64, ()), n.emit("min", other, zero))
     return n.require(pad, n.emit("le", pad, n.emit("max", left, zero)), pad, "there is too little to reflect")
@@ -59,8 +59,8 @@ def _scalar(n: Emitter, number: Any) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How an axis is resized: the attributes of `resize` (`ops/resize.py`) that do not depend on its size. `rounding`
-    may be "outward", too: up where the axis becomes smaller, else down."""
+    """How an axis is resized, apart from sizes: the attributes of the operator `resize` (`ops/resize.py`). `rounding`
+    may also be "outward": up where the axis becomes smaller, else down."""
 
     mode: str
     coordinates: str
@@ -70,7 +70,8 @@ class Sampling:
 
 
 def resize_axis_by_data(n: Emitter, x: Value, axis: int, size: Expr, scale: Value, how: Sampling) -> Value:
-    """One axis with `size` samples, by a scale (f64) that is computed; arithmetic of places is in f64."""
+    """`x` with `axis` resized to `size` samples, where data decides `size` and `scale` (f64). Coordinates are computed
+    in f64."""
     if how.mode not in ("nearest", "linear", "cubic"):
         raise UnsupportedError(f"the mode {how.mode} of Resize is not supported")
     emitted = _Samples(n, n.symbols([x.shape[axis]], f64, ()), n.symbols([size], f64, ()), scale, how)
@@ -107,7 +108,7 @@ class _Samples:
         return self.n.constant(value, f64)
 
     def coordinate(self, o: Value) -> Value:
-        """Where the samples `o` of the result lie in the input."""
+        """The coordinates in the input at which the output samples number `o` are taken."""
         emit, number = self.n.emit, self.number
         half, one = number(0.5), number(1.0)
         centers = emit("div", emit("add", o, half), self.scale)
@@ -132,7 +133,7 @@ class _Samples:
         raise UnsupportedError(f"the coordinates {self.how.coordinates} of Resize need sizes that are known")
 
     def rounded(self, c: Value) -> Value:
-        """The nearest sample."""
+        """The index of the input sample nearest to coordinate `c`, by the rounding mode."""
         emit, half = self.n.emit, self.number(0.5)
         match self.how.rounding:
             case "floor":
@@ -147,7 +148,7 @@ class _Samples:
         return emit("floor", emit("add", c, half))
 
     def inside(self, place: Value) -> Value:
-        """Coordinates as indices, clamped to the edges."""
+        """The coordinates `place` clamped to the input, as indices."""
         last = self.n.emit("sub", self.extent, self.number(1.0))
         within = self.n.emit("max", self.n.emit("min", place, last), self.number(0.0))
         return self.n.cast(within, i64)

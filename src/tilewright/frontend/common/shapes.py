@@ -13,7 +13,8 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 
 
 def solve(shape: Sequence[Any], extents: Sequence[Expr]) -> list[Any]:
-    """`shape` with its -1, if it has one, replaced by the size that makes the number of elements that of `extents`."""
+    """`shape` with its -1, if there is one, replaced by the size that makes the number of elements that of `extents`:
+    [-1, 4] for extents [n, 8] becomes [2*n, 4]. Raises ShapeError if that is impossible."""
     places = [k for k, d in enumerate(shape) if isinstance(d, int) and d == -1]
     if not places:
         return list(shape)
@@ -59,7 +60,7 @@ def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | Non
 
 
 def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
-    """The symbolic factors of a product of sizes, and the product of its numbers."""
+    """(symbolic factors, product of the constant factors) of a product of sizes."""
     symbols: list[Expr] = []
     number = 1
     stack = list(dims)
@@ -114,7 +115,7 @@ def _clamped(position: Any, extent: Expr, low: Expr, high: Expr) -> Expr:
 
 
 def cropped(n: Emitter, x: Value, before: list[Any], after: list[Any]) -> tuple[Value, list[Any], list[Any]]:
-    """`x` sliced where pads are negative, and the pads that remain, none of which is negative."""
+    """(`x` with elements cut off where pads are negative, the remaining pads before, those after)."""
     for k in range(x.type.rank):
         low, high = as_int(before[k]), as_int(after[k])
         cut_low = -low if low is not None and low < 0 else 0

@@ -27,7 +27,7 @@ Walk = Callable[[onnx.GraphProto, Mapping[str, Item], str], list[Item]]
 
 
 class Noted(Exception):
-    """A node failed because of problems inside it that have been reported already."""
+    """Raised when a node fails because of problems in its inner graphs that are reported already."""
 
 
 @dataclass(slots=True)
@@ -40,7 +40,8 @@ class Body:
     captured: tuple[Value, ...]
 
     def graph(self, inputs: Sequence[Value], captured: Sequence[Value]) -> Graph:
-        """The body as a graph whose inputs are `inputs`, then the captured values."""
+        """The body as a graph of its own. Its inputs are `inputs`, followed by values for the outer ones that it reads
+        (`captured`)."""
         return Graph(self.name, (*inputs, *captured), (), self.nodes, self.results)
 
 
@@ -59,14 +60,15 @@ class Bodies:
     problems: Problems
 
     def value(self, name: str, t: TensorType) -> Item:
-        """A new value for an input of a body."""
+        """A new value of type `t`, to be an input of a body."""
         created = Value(self.call.builder.fresh(f"{self.call.hint}.{name}"), t)
         return Item(t, created)
 
     @contextmanager
     def removed_nodes(self) -> Iterator[list[Node]]:
-        """Within the context, collect the nodes that are created; at its end they leave the graph and are in the list.
-        Known arrays of the surrounding scopes that became values inside lose these values again."""
+        """Collect the nodes that are emitted within the context; at its end they are removed from the graph. Constants
+        of outer scopes that were emitted as values inside forget these values, so that they are emitted again where
+        needed."""
         builder = self.call.builder
         before, result = len(builder.nodes), list[Node]()
         numbers = [i for i in (*self._enclosing_items(), *self.call.items) if i is not None and i.value is None]
@@ -93,7 +95,8 @@ class Bodies:
         prefix: str,
         finish: Callable[[list[Item]], Sequence[Value]],
     ) -> Body:
-        """Walk a body and move its nodes out of the graph; `finish` turns its results into values."""
+        """Import an inner graph with these inputs, and remove its nodes from the main graph as a body; `finish` turns
+        the graph's results into values."""
         with self.removed_nodes() as nodes:
             results = tuple(finish(self.walk(graph, inputs, prefix)))
         inside = {v for n in nodes for v in n.outputs} | {i.value for i in inputs.values()}
@@ -102,7 +105,7 @@ class Bodies:
         return Body(graph.name or prefix.strip("/") or "body", tuple(nodes), results, tuple(captured))
 
     def attempt(self, rule: Callable[[], T]) -> T | None:
-        """Run a rule: its result, or None with the graph unchanged where it is not supported."""
+        """The result of `rule`; None if it meets something unsupported, with the graph as before."""
         noted, assumptions = len(self.problems), self.call.builder.assumptions
         assumed = len(assumptions)
         with self.removed_nodes() as created:

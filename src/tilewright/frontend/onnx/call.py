@@ -66,7 +66,7 @@ class Call(Emitter):
         return self.value(i) if self.has(i) else None
 
     def values(self) -> list[Value]:
-        """All inputs."""
+        """All inputs of the node as values of the graph."""
         return [self.value(i) for i in range(len(self.items))]
 
     def type(self, i: int) -> TensorType:
@@ -86,8 +86,8 @@ class Call(Emitter):
         return self.item(i).known if self.has(i) else None
 
     def structure(self, i: int, what: str) -> Any:
-        """Input `i`, whose elements decide the graph's structure and so must be known; None when it is absent. Raises
-        ValueNeededError when it is not known."""
+        """The known array of input `i`, on whose elements the graph's structure depends; None if the input is absent.
+        Raises ValueNeededError if the array is not known when compiling; `what` names it in the message."""
         if not self.has(i):
             return None
         array = self.folded_number(i)
@@ -96,7 +96,8 @@ class Call(Emitter):
         return array
 
     def folded_number(self, i: int) -> Any:
-        """`known(i)` for a rule that folds it into the program; if it is a weight, updates can no longer change it."""
+        """The known array of input `i`, to be compiled into the program. If the input is a weight, this is recorded,
+        since updates cannot change it any more."""
         if self.has(i) and self.item(i).weight:
             self.folded[self.item(i).name] = self.node.op_type
         return self.known(i)
@@ -122,7 +123,7 @@ class Call(Emitter):
         return [v if isinstance(v, Expr) else int(v) for v in array.reshape(-1).tolist()]
 
     def is_data(self, i: int) -> bool:
-        """Whether input `i` is computed from the data, and may decide sizes."""
+        """Whether input `i` is computed by each call and may decide sizes of the graph."""
         if not self.open_sizes or not self.has(i) or self.item(i).known is not None:
             return False
         self.decided.add(self.node.op_type)
@@ -157,8 +158,8 @@ class Call(Emitter):
         return f"{self.node.op_type}: {what}"
 
     def limited(self, i: int, low: Any, high: Any, what: str) -> Value:
-        """Input `i`, integers that must lie from `low` to `high` (numbers or sizes). Raises ShapeError if a known one
-        does not; the call checks those that are not known."""
+        """Input `i`, integers that must be from `low` to `high` (numbers or sizes): each call checks them or, if they
+        are known, this function does (ShapeError)."""
         known = self.known(i)
         low_number, high_number = as_int(low), as_int(high)
         if known is None or known.dtype == object or low_number is None or high_number is None:

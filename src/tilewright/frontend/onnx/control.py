@@ -69,7 +69,7 @@ def _truth(item: Item | None) -> bool | None:
 
 
 def _scalar(call: Call, i: int, t: TensorType) -> Value:
-    """Input `i`, which has one element, as a scalar."""
+    """Input `i` reshaped to a scalar. Raises ModelError unless it has one element of `t`'s element type."""
     value = call.value(i)
     if as_int(value.type.size) != 1 or value.dtype is not t.dtype:
         raise ModelError(f"input {i} of {call.node.op_type} must have one element", expected=t, got=value.type)
@@ -106,7 +106,7 @@ def loop(bodies: Bodies) -> Sequence[Item | None]:
 
 
 def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]]) -> Sequence[Item | None]:
-    """The result of the first rule that supports the node."""
+    """The result of the first of `rules` that supports the node; errors are those of the last one."""
     for rule in rules[:-1]:
         result = bodies.attempt(rule)
         if result is not None:
@@ -195,7 +195,8 @@ def _retained_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: boo
 
 
 def _is_open(trip: Any, rows: Sequence[Value]) -> bool:
-    """Whether a bound on iterations is too large to bound memory: exporters write 2**63 - 1 where there is no bound."""
+    """Whether a trip count is no useful bound on memory for `rows` collected per iteration: it is absent, or large, as
+    exporters write 2**63 - 1 for no bound."""
     if not isinstance(trip, int):
         return trip is None
     row = sum(v.known_bytes for v in rows)
@@ -207,8 +208,9 @@ MAX_HELD = 1 << 30
 
 
 def _real(call: Call, results: Sequence[Item], room: Value | None, most: Value | None) -> list[Item]:
-    """The results that a loop collected, cut to the number of iterations that ran, which is the last of `results`. A
-    loop with a `room` may have ended because this was too small; then the call is repeated with twice its size."""
+    """The collected values of a loop, cut to the iterations that ran: the last of `results` is their number. A loop
+    with memory for a limited number of iterations (`room`) may have ended early, unless `most` are done; then the
+    number is set to twice the size, so that the call is repeated with more memory."""
     *stacks, count = [call.materialize(item) for item in results]
     if room is None:
         first = call.head(stacks[0], count)
@@ -230,7 +232,7 @@ def _emit_loop(call: Call, operands: Sequence[Value | None], body: Body, attrs: 
 
 
 def _stacked(call: Call, parts: Sequence[Item], axis: int) -> Item:
-    """The iterations' values along a new axis."""
+    """`parts`, one value for each iteration, stacked along a new `axis`."""
     if not parts:
         raise UnsupportedError("a loop without iterations that collects values cannot be written out")
     values = [call.materialize(p) for p in parts]
@@ -283,7 +285,7 @@ def scan(bodies: Bodies) -> Sequence[Item | None]:
 
 
 def _rows(call: Call, v: Value, axis: int, transposed: bool, length: Expr) -> Value:
-    """A sequence with its elements along the first dimension, in the order of iterations."""
+    """A scanned sequence `v` with `axis` moved to the front; its elements are in reverse order if `transposed`."""
     if len({as_int(length), as_int(v.shape[axis])}) > 1:
         raise ModelError("the sequences of Scan differ in length", expected=length, got=v.shape[axis])
     v = call.transpose(v, [axis, *(k for k in range(v.type.rank) if k != axis)])
@@ -291,7 +293,7 @@ def _rows(call: Call, v: Value, axis: int, transposed: bool, length: Expr) -> Va
 
 
 def _columns(call: Call, v: Value, axis: int, transposed: bool, length: Expr) -> Value:
-    """Collected elements along the axis that the model wants."""
+    """Collected elements `v` with the first dimension moved to `axis`; they are reversed first if `transposed`."""
     v = call.slice(v, 0, length - 1, length, -1) if transposed else v
     axis = axis_of(axis, v.type.rank)
     order = list(range(1, v.type.rank))

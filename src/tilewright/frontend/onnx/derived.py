@@ -75,12 +75,12 @@ def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | No
 
 
 def size(tensor: onnx.TensorProto) -> int:
-    """The number of elements that a tensor's stated shape has."""
+    """The number of elements of a tensor, by its stated shape."""
     return math.prod(tensor.dims)
 
 
 def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, str]:
-    """Weights that a constant was computed from, each with the name of one such constant."""
+    """Weight name -> the name of a constant that the exporter computed from that weight."""
     wide = {name: w.astype(np.float64) for name, w in weights.items()}
     ordered = {name: np.sort(w, axis=None) for name, w in wide.items()} if constants else {}
     result: dict[str, str] = {}
@@ -95,8 +95,8 @@ def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dic
 
 
 def _sources(name: str, constant: Array, weights: Mapping[str, Array], ordered: Mapping[str, Array]) -> list[str]:
-    """The names of the weights that one constant was computed from, if any. `ordered`: the weights' elements,
-    ascending."""
+    """The names of the weights from which the exporter computed `constant`: a function of one weight, a rearrangement
+    of several, or a combination of two. `ordered` has each weight's elements in ascending order."""
     function = FUNCTIONS.get(re.sub(r"_\d+$", "", name))
     for weight, w in weights.items():
         if function is not None and w.size == constant.size and _equal(constant.ravel(), function(w).ravel()):
@@ -124,8 +124,8 @@ def _is_affine(values: Array, x: Array) -> bool:
 
 
 def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
-    """The weights whose elements a constant consists of, in another order: those with at least `MIN_EVIDENCE` of its
-    distinct values. None of them if some value is in no such weight; 0, 1 and -1 are ignored."""
+    """The weights from which the elements of `constant` were collected: those that contain at least `MIN_EVIDENCE` of
+    its distinct values, not counting 0, 1 and -1. [] unless they contain all values."""
     values = _distinct(constant)
     values = values[(np.abs(values) != 1) & (values != 0)]
     if len(values) < MIN_EVIDENCE or not any(_among(values[:1], elements)[0] for elements in ordered.values()):
@@ -147,14 +147,14 @@ def _distinct(values: Array) -> Array:
 
 
 def _among(values: Array, ordered: Array) -> Array:
-    """For each value, whether it occurs in `ordered`, a sorted array of at least one element."""
+    """For each of `values`, whether it occurs in the sorted array `ordered`, which is not empty."""
     places = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
     is_there: Array = ordered[places] == values
     return is_there
 
 
 def _of_two(constant: Array, weights: Mapping[str, Array]) -> list[str]:
-    """Two weights of which a constant is the sum, the difference, the product or the quotient."""
+    """The names of two weights whose sum, difference, product or quotient is `constant`; [] if there are none."""
     if len(_distinct(constant)) < MIN_EVIDENCE:
         return []
     fitting = [(name, w) for name, w in weights.items() if _fits(w.shape, constant.shape)]
@@ -169,7 +169,7 @@ def _of_two(constant: Array, weights: Mapping[str, Array]) -> list[str]:
 
 
 def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    """Whether an array of one shape broadcasts to another."""
+    """Whether an array of `shape` broadcasts to the shape `whole`."""
     pairs = zip(reversed(shape), reversed(whole), strict=False)
     return len(shape) <= len(whole) and all(d in (1, n) for d, n in pairs)
 

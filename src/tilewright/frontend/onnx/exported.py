@@ -35,7 +35,7 @@ reads."""
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The weights of the module that a file was exported from.
+    """How a module's weights are stored in the file that PyTorch exported from it.
 
     names       the module's own names of its weights; None where the file does not list them
     transposed  tensors of the file that are the transpose of a weight: to the weight's name
@@ -54,15 +54,15 @@ class Exported:
         return not _INVENTED.fullmatch(name) if self.names is None else name in self.names
 
     def unread(self, model: onnx.ModelProto, weights: Collection[str]) -> set[str]:
-        """Names in the module's `state_dict()` that inference does not read: the counters of batch norms whose
-        statistics are among the `weights`, and tensors of the file that no node reads."""
+        """Names of the module's `state_dict()` that inference does not read: counters of batch norms whose statistics
+        are among `weights`, and tensors of the file that no node reads."""
         listed = self.names or frozenset()
         norms = [name.removesuffix(STATISTICS) for name in weights if name.endswith(STATISTICS)]
         dead = {t.name for t in model.graph.initializer if t.name in listed}
         return {n for n in listed if n.endswith(COUNTER)} | {norm + COUNTER for norm in norms} | (dead - set(weights))
 
     def missing(self, model: onnx.ModelProto) -> set[str]:
-        """Weights that the module lists but that are nowhere in the file, not even transposed or as a copy."""
+        """The module's weights that the file has in no form, neither as they are nor transposed nor as a copy."""
         result = {t.name for t in model.graph.initializer} | {*self.transposed.values(), *self.read.values()}
         return {n for n in self.names or () if n not in result | self.copies and not n.endswith(COUNTER)}
 
@@ -86,7 +86,8 @@ def exported(model: onnx.ModelProto) -> Exported | None:
 
 
 def _by_scopes(model: onnx.ModelProto) -> Exported:
-    """The description from a file of the older exporter: nodes are named after their modules."""
+    """The storage of weights in a file of PyTorch's older exporter, derived from the names of nodes, which contain the
+    paths of modules."""
     result = Exported()
     present = {tensor.name: tensor for tensor in model.graph.initializer}
     biases = {name: node for node in model.graph.node if node.op_type == "Add" for name in node.input}
@@ -124,7 +125,8 @@ def _read(
     present: dict[str, onnx.TensorProto],
     result: Exported,
 ) -> None:
-    """Record which weights a node reads that the exporter created from the operation `origin` on `weights`."""
+    """Record in `result` how a node reads the module's `weights`, which the exporter states for its operation `origin`:
+    transposed, or through another initializer that equals one of them."""
     places = [k for k, name in enumerate(node.input) if name in present]
     linear = "torch.ops.aten.linear.default" in origin and len(node.output) == 1
     if linear and node.op_type == "MatMul" and places == [1]:

@@ -28,7 +28,7 @@ _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "Rando
 
 
 def fold(call: Call) -> list[Item | None] | None:
-    """The outputs of a node whose inputs are all known, or None."""
+    """The outputs of a node whose inputs are all small known arrays; None for other nodes."""
     items = call.items[:1] if call.node.op_type == "CastLike" else call.items
     if not items or call.node.op_type in _NEVER or call.node.domain not in ("", "ai.onnx"):
         return None
@@ -40,7 +40,8 @@ def fold(call: Call) -> list[Item | None] | None:
 
 
 def _numeric(call: Call) -> list[Item | None] | None:
-    """Run the node's rule on a graph of its own and evaluate that with the references."""
+    """The outputs of a node with numeric inputs: its rule builds a small graph, which the operators' NumPy references
+    evaluate."""
     rule = find(call.node.domain, call.node.op_type)
     if rule is None:
         return None
@@ -127,8 +128,8 @@ def _where(call: Call, condition: Any, a: Any, b: Any) -> Any:
 
 
 def _rearranged(call: Call, *arrays: Any) -> list[Any] | None:
-    """The expressions in the order in which an operator that only moves elements puts them: it is run on their
-    positions."""
+    """The outputs of an operator that only moves elements, for arrays of expressions: it is evaluated on the elements'
+    positions, and expressions are looked up there. None if that fails."""
     table = object_array([v for a in arrays[: _data_inputs(call, arrays)] for v in a.reshape(-1).tolist()])
     offset, items = 0, list(call.items)
     for i in range(_data_inputs(call, arrays)):

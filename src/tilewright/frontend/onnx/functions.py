@@ -127,7 +127,7 @@ def _type_string(t: DType) -> str:
 
 @contextmanager
 def admitted(call: Call) -> Iterator[None]:
-    """Within the context, an element type that Tilewright's operator rejects but ONNX's admits raises
+    """Within the context, report an element type that Tilewright's operator rejects, but ONNX's schema allows, as
     UnsupportedError."""
     try:
         yield
@@ -187,8 +187,8 @@ def schema_body(call: Call) -> onnx.FunctionProto | None:
 
 
 def _without_references(call: Call) -> onnx.NodeProto:
-    """The node with references to attributes of an enclosing function replaced by their values, on which the body may
-    depend."""
+    """The node of `call` with the values of attributes that refer to those of an enclosing function, on which a
+    function's body may depend."""
     node = onnx.NodeProto()
     node.CopyFrom(call.node)
     del node.attribute[:]
@@ -220,7 +220,7 @@ def _type_proto(call: Call, i: int) -> onnx.TypeProto:
 
 
 def without_absent(nodes: Sequence[onnx.NodeProto], missing: Sequence[str]) -> list[onnx.NodeProto]:
-    """The nodes of a function's body, in which inputs that the caller omitted are ""."""
+    """Copies of `nodes`, which form a function's body, without the inputs in `missing`: a caller has omitted these."""
     if not missing:
         return list(nodes)
     gone = set(missing)

@@ -82,8 +82,8 @@ def _imported(loaded: Loaded, dims: DimSizes) -> Imported:
 
 
 def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str | int]]:
-    """Restrictions of symbols under which the shapes that the model joins agree: ranges and divisors by name, and for
-    symbols that must equal another one, or a number, that one. They cover what pairs of sizes tell."""
+    """(ranges and multiples by symbol name, symbol name -> the symbol or number that it must equal) under which the
+    shapes in the model agree. They are derived from pairs of sizes that the model adds or joins."""
     needs: dict[str, Dim] = {}
     same: dict[str, str | int] = {}
     while True:
@@ -116,8 +116,8 @@ NEEDED = "the model joins what has these sizes"
 def _assumed(
     loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]
 ) -> Imported | None:
-    """The model imported under assumptions that relate several sizes, such as `total == past + seq`, beside the
-    restrictions of `_sizes`; calls check them. None where these do not suffice."""
+    """The model imported under assumptions that relate several sizes, such as `total == past + seq`, in addition to
+    `needs` and `same` (from `_sizes`). Calls check the assumptions. None if they do not suffice."""
     known: Graph | None = None
     for _ in range(MAX_READINGS):
         types = {} if known is None else {value.name: value.type for value in known.inputs}
@@ -145,7 +145,7 @@ def _assumed(
 
 
 def _with(read: Imported, assumptions: tuple[Assumption, ...]) -> Imported | None:
-    """The graph with these assumptions; None if its types are right only under them, since passes do not know them."""
+    """`read` with these assumptions; None if its types are correct only under them, since passes do not know them."""
     try:
         for node in read.graph.nodes:
             check_node(node)
@@ -155,8 +155,8 @@ def _with(read: Imported, assumptions: tuple[Assumption, ...]) -> Imported | Non
 
 
 def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
-    """A hint for the caller: `dims` with multiples for which the model's shapes agree, though other sizes may agree as
-    well; "" if multiples do not suffice."""
+    """A hint for the caller: values for the argument `dims`, multiples of sizes, that make the model's shapes agree. ""
+    if multiples do not suffice."""
     with assuming() as pairs, suppress(ModelError):
         _read(loaded, dims, {}, {})
     result = sufficient(pairs)
@@ -169,8 +169,8 @@ def _sizes_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 
 def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
-    """A hint for the caller: `dims` with the fixed sizes that the exporter saw. A Python loop over a sequence is
-    exported as the steps of one run, whose number must then equal the sequence's size. "" if this does not suffice."""
+    """A hint for the caller: values for the argument `dims` that fix sizes to those that the exporter used. (It unrolls
+    a Python loop over a sequence, so that the file fits that length only.) "" if this does not help."""
     pairs: list[tuple[Expr, Expr]] = []
     with assuming(pairs), suppress(ModelError):
         _read(loaded, dims, {}, {})
@@ -185,8 +185,8 @@ def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]) -> Imported:
-    """Import the model, and repeat it where an operation needs larger dimensions than symbols have at least, with that
-    minimum, or where sizes computed from data do not fit later nodes, without such sizes."""
+    """Import the model. It is imported again with larger minimal sizes if an operator needs them, and without symbols
+    for sizes computed from data if these do not fit later nodes."""
     least: dict[str, int] = {}
     open_sizes = True
     while True:
@@ -286,7 +286,8 @@ class Importer:
             self.problems.add(error)
 
     def restore_weights(self, module: Exported, scope: Scope) -> None:
-        """Give weights that an exporter transposed, or read in place of others, their names in the module."""
+        """Add the module's weights to `scope` under their own names, where the exporter transposed them or let nodes
+        read equal tensors instead."""
         for name, source in module.transposed.items():
             array = scope.items[name].known
             weight = scope.items.get(source)
@@ -303,8 +304,8 @@ class Importer:
             scope.items.setdefault(name, self.another(name, scope.items[held]))
 
     def another(self, name: str, held: Item) -> Item:
-        """The weight `name` where the file only has `held`, an equal tensor: by accident, as new weights are often all
-        ones, or because the module shares one tensor."""
+        """The item for weight `name`, for which the file has only the equal tensor `held`. If that is constant, such as
+        all ones, they are separate weights that are equal by accident; else the module shares one tensor."""
         if held.known.nbytes < LARGE and np.ptp(held.known) == 0:
             return replace(held, name=name, value=None)
         self.tied[name] = held.name
@@ -441,7 +442,7 @@ class Importer:
         self.bind(node, results, scope)
 
     def inputs_of(self, node: onnx.NodeProto, depth: int) -> list[str]:
-        """The names of a node's inputs, in which weights have the module's names."""
+        """The names of the node's inputs; those of weights are the module's own."""
         if depth or self.exported is None or not node.output:
             return list(node.input)
         return [self.exported.read.get((node.output[0], k), name) for k, name in enumerate(node.input)]

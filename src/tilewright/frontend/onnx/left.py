@@ -91,8 +91,8 @@ class Left:
         return self._bytes(0, self.size)
 
     def rest(self) -> bytes | None:
-        """The model's message without the elements of large initializers. None, in which case no tensor is left in the
-        file, for unusual encodings (groups, a tensor with two `raw_data`, a name used twice)."""
+        """The model's message without the elements of large initializers. None for unusual encodings (groups, a tensor
+        with two `raw_data`, a name used twice), which the ordinary parser must read whole."""
         try:
             return self._message(0, self.size, {_GRAPH: self._graph})
         except (Irregular, UnicodeDecodeError):
@@ -113,7 +113,8 @@ class Left:
         return self._message(start, end, {_INITIALIZER: self._tensor})
 
     def _tensor(self, start: int, end: int) -> bytes:
-        """The message of one tensor, without its elements if they are large."""
+        """The bytes of one tensor's message, at `start` to `end`. If its elements are many, they are left out, and
+        their place in the file is recorded."""
         fields = list(self._fields(start, end)) if end - start >= LARGE else []
         raw = [f for f in fields if f.number == _RAW]
         if all(f.end - f.value < LARGE for f in raw):
@@ -125,7 +126,8 @@ class Left:
         return b"".join(self._bytes(f.start, f.end) for f in fields if f is not raw[0])
 
     def _message(self, start: int, end: int, inner: Mapping[int, Callable[[int, int], bytes]]) -> bytes:
-        """A message in which the fields in `inner` are replaced by their functions' results."""
+        """The bytes of a message at `start` to `end`, in which each field whose number is in `inner` is replaced by the
+        result of its function."""
         parts: list[bytes] = []
         for f in self._fields(start, end):
             if f.wire == _BYTES and f.number in inner:

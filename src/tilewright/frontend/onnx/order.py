@@ -29,7 +29,7 @@ def in_order(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _places(nodes: Sequence[onnx.NodeProto]) -> dict[str, int]:
-    """By name of a value, the position of the node that computes it."""
+    """Value name -> position of the node that computes it."""
     return {name: k for k, node in enumerate(nodes) for name in node.output if name}
 
 
@@ -63,7 +63,8 @@ def graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def reads(node: onnx.NodeProto, depth: int = 0) -> list[str]:
-    """The names that a node reads, those of its inner graphs included."""
+    """The names of all values that a node reads, including those that its inner graphs read from outside. Raises
+    ModelError if graphs nest too deeply."""
     if depth > MAX_DEPTH:
         raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
     names = dict.fromkeys(filter(None, node.input))

@@ -22,7 +22,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class Item:
-    """A value of the graph (`value`), or an array known when compiling (`known`), or both.
+    """The importer's knowledge of one ONNX value: its `type`, and the graph's value, or its array if that is known when
+    compiling (`known`), or both.
 
     `weight`: the array is an initializer that may be changed later, so nothing computed from it may be folded.
     `of_weights`: it depends on no input.
@@ -58,8 +59,8 @@ def as_items(results: Any) -> list[Item | None]:
 
 
 def stated_sizes(items: Sequence[Item | None], inputs: Sequence[Value]) -> frozenset[Expr]:
-    """The numbers that a file states as sizes of what a node reads: of inputs, of weights, and of what is computed from
-    weights alone."""
+    """The sizes that a node's file states as constants: those of its operands among `items` that are `inputs` of the
+    graph, weights, or computed from weights alone."""
     if not collects():
         return frozenset()
     own = [i for i in items if i is not None and (i.of_weights or any(i.value is value for value in inputs))]
@@ -68,7 +69,8 @@ def stated_sizes(items: Sequence[Item | None], inputs: Sequence[Value]) -> froze
 
 @dataclass(slots=True)
 class Scope:
-    """Names of one graph or function body. Inner graphs see the names around them; functions do not."""
+    """The values of one graph or function body by name. An inner graph finds names of the graphs around it through
+    `parent`; a function has none."""
 
     items: dict[str, Item] = field(default_factory=dict)
     parent: Scope | None = None
@@ -103,8 +105,9 @@ class Scope:
 
 @dataclass(slots=True)
 class Symbols:
-    """Symbolic dimensions by the name the model gives them: what callers say of them by that name, and what the model
-    needs of variables by theirs: ranges, and which are the `same` as one that stands before them, or as a number."""
+    """The variables of a model's symbolic dimensions, by the names in the file. `fixed`: what the caller states, by
+    that name. By the variable's name: `needs`, the ranges that the model requires, and `same`, an earlier variable or a
+    number that it must equal."""
 
     fixed: DimSizes
     needs: Mapping[str, Dim]

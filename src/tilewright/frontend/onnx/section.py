@@ -46,7 +46,8 @@ Types = Mapping[str, TensorInfo | None]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Nodes in an order in which they can run, and what stands around them.
+    """Some nodes of a model, in an order in which they can run, with the values that they read and compute, as a model
+    of their own.
 
     Args:
         loaded: the model that they come from: its functions, versions, folder.
@@ -74,8 +75,8 @@ class Section:
         return f"{self.prefix}{name} ({operator(node)})"
 
     def cut(self, nodes: Sequence[int], outputs: Sequence[str], name: str) -> Section:
-        """The section of those of these nodes that compute `outputs`, with all that they read from outside as
-        inputs."""
+        """The section that computes `outputs` from the nodes with these indices: those of them that are needed, with
+        all values from outside as inputs."""
         needed, retained = set(outputs), list[onnx.NodeProto]()
         for k in sorted(nodes, reverse=True):
             if needed.intersection(self.nodes[k].output):
@@ -88,7 +89,8 @@ class Section:
         return replace(self, name=name, nodes=tuple(retained[::-1]), inputs=tuple(inputs), outputs=tuple(outputs))
 
     def inner(self, node: onnx.NodeProto, graph: onnx.GraphProto, name: str) -> Section:
-        """A graph that a node holds, as a section: what it reads of the graphs around comes after its own inputs."""
+        """The inner graph `graph` of `node` as a section. Its inputs are its own, followed by the values that it reads
+        from the graphs around it."""
         check_tensors(graph)
         constants, nodes = without_constants(graph.node)
         own = {t.name: t for t in graph.initializer} | constants
@@ -154,8 +156,7 @@ def whole(loaded: Loaded) -> Section:
 def without_constants(
     nodes: Iterable[onnx.NodeProto],
 ) -> tuple[dict[str, onnx.TensorProto], tuple[onnx.NodeProto, ...]]:
-    """The tensors of nodes that are constants, and the other nodes: who reads a constant needs no node that computes
-    it."""
+    """(the tensors of Constant nodes by name, the other nodes)."""
     constants: dict[str, onnx.TensorProto] = {}
     others: list[onnx.NodeProto] = []
     for node in nodes:

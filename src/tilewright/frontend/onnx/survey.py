@@ -48,7 +48,8 @@ _CODES: dict[DType, int] = {t: code for code, t in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """The outcome of one node. `needs`: names of values that must be known when it is compiled."""
+    """The outcome for one node: how it is taken, or the error that refuses it. `needs`: names of values that must be
+    known when compiling it."""
 
     how: How
     error: Error | None = None
@@ -117,7 +118,7 @@ class _Walk:
         return Survey(tuple(results), self.types | self.seen())
 
     def take_tensor(self, name: str) -> None:
-        """Make an initializer known; one of a type that no operator of ours has is no tensor of numbers."""
+        """Make the initializer `name` known to rules, unless its element type is not supported."""
         tensor, loaded = self.section.initializers[name], self.section.loaded
         where = f"{loaded.label}: initializer {name!r}"
         try:
@@ -137,7 +138,8 @@ class _Walk:
         return {name: info for name, info in infos.items() if info is not None}
 
     def enter(self, walker: Importer, name: str, stated: TensorInfo | None) -> None:
-        """Make a value that no rule has computed one that rules can read, if its type is known."""
+        """Enter the value `name`, which no rule has computed, as an input or known array for later rules; only noted as
+        unknown if neither its type in the survey nor the `stated` one is known."""
         if name in self.values:
             info = info_of(self.values[name])
             if info is not None and info.code in DTYPES:
@@ -185,7 +187,7 @@ class _Walk:
         return Surveyed("lacking", error)
 
     def try_node(self, walker: Importer, node: onnx.NodeProto, where: str) -> Error | None:
-        """Try to import a node; returns the error if that fails, with the scope unchanged."""
+        """Import a node. Returns None, or the error with which that failed; the scope is as before then."""
         before = set(self.scope.items)
         try:
             walker.node(node, self.scope, {}, 0, where)
@@ -202,7 +204,7 @@ class _Walk:
         return error
 
     def is_named(self, node: onnx.NodeProto) -> bool:
-        """Whether nodes of this operator are taken, of some types."""
+        """Whether some rule, function body or control flow covers the node's operator, for some types of inputs."""
         model = self.section.loaded.model
         if node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
             return True
@@ -255,7 +257,8 @@ class _Walk:
         return {name: _info(item) for name, item in self.scope.items.items()}
 
     def needed(self, error: Error, node: onnx.NodeProto) -> tuple[str, ...]:
-        """The values that must be known so that a node is taken, traced back to where they come from."""
+        """The names of values that must be known when compiling so that `node` is taken, after `error`; those that are
+        computed from section inputs are replaced by these."""
         asked = [e.needs for e in error.each() if isinstance(e, ValueNeededError)]
         names = [n for n in reads(node) if any(self.scope.items.get(n) is a for a in asked)]
         if len(names) < len({id(a) for a in asked}):  # values inside of a function
@@ -264,13 +267,14 @@ class _Walk:
 
     @staticmethod
     def is_structural(item: Item) -> bool:
-        """Whether a value that is not known looks like one that decides structure: integers, or a few numbers."""
+        """Whether an unknown value may be one that decides a graph's structure, such as a shape or a list of axes:
+        integers of small number, or one number."""
         size = as_int(item.type.size)
         return item.known is None and (size is None or size <= SMALL) and (not item.dtype.is_float or size == 1)
 
     def sources(self, name: str) -> list[str] | None:
-        """The section's inputs, and results of nodes that run elsewhere, from which a small array of integers is
-        computed; None if a float or a large array is among the values between."""
+        """The section's inputs, and results of nodes that other runtimes compute, from which the small integer array
+        `name` is computed; None if its computation involves floats or large arrays."""
         item = self.scope.items.get(name)
         if item is None or item.known is not None:
             return [] if item is not None else None

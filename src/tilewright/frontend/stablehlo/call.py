@@ -26,7 +26,7 @@ region is of scalars and is applied to tensors element by element."""
 
 
 class ComputedSizeError(UnsupportedError):
-    """A size is computed from values that the importer does not know."""
+    """Raised for an operand that must be known, but is computed by each call."""
 
 
 Attempt = Callable[[Callable[[], list[Item] | None]], list[Item] | None]
@@ -39,7 +39,7 @@ nodes; returns the graph, whose last inputs are the captured values, and these v
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """The operation that is being imported, with its operands."""
+    """The StableHLO operation that is being imported, its operands, and what a rule needs to emit operators."""
 
     op: Operation
     items: list[Item]
@@ -113,7 +113,8 @@ class Call(Emitter):
         return self.items[k]
 
     def unbroadcast(self, k: int | Item) -> Value:
-        """An operand as a value that may have size 1 where the operand's shape is larger, to be broadcast."""
+        """Operand `k` (a number, or an item) as a value that may have extent 1, or lack leading dimensions, where the
+        operand's shape is larger; operators broadcast it."""
         item = self.item(k) if isinstance(k, int) else k
         if item.value is not None:
             return item.value
@@ -122,7 +123,7 @@ class Call(Emitter):
         return self.constant(item.known, item.dtype)
 
     def value(self, k: int | Item) -> Value:
-        """An operand as a value with all its elements."""
+        """Operand `k` (a number, or an item) as a value of its full shape."""
         item = self.item(k) if isinstance(k, int) else k
         return self.broadcast(self.unbroadcast(item), item.shape)
 
@@ -142,7 +143,8 @@ class Call(Emitter):
         return None if item.is_symbolic else full_array(item)
 
     def sizes(self, k: int) -> list[Expr | int]:
-        """An operand that holds sizes, which must be known or follow from symbolic dimensions."""
+        """Operand `k`, a vector of sizes, as numbers and expressions of symbols. Raises ComputedSizeError if each call
+        computes them."""
         result = full_array(self.item(k))
         if result is None:
             raise ComputedSizeError("sizes that are computed from the data are not supported")
@@ -156,15 +158,16 @@ class Call(Emitter):
         return element_type(self.op.types[0].element)
 
     def stated(self, k: int = 0) -> tuple[int | None, ...]:
-        """The shape that the module states for result `k`; None for an unknown dimension."""
+        """The shape of result `k` as the module states it, with None for unknown extents. Raises UnsupportedError for
+        results that are no tensors."""
         shape = self.op.types[k].shape
         if shape is None:
             raise UnsupportedError(f"a result of type {self.op.types[k].element} is not supported")
         return shape
 
     def lazy(self, unbroadcast: Value, shape: Sequence[Any]) -> Item:
-        """A result of `shape` that is stored as a smaller value; it is broadcast only where an operator needs all
-        elements."""
+        """A result of `shape` that is stored as the smaller value `unbroadcast`, and broadcast only for operators that
+        need all elements."""
         return Item(TensorType(unbroadcast.dtype, dims(shape)), unbroadcast)
 
     def known(self, array: Any, t: DType, shape: Any = None) -> Item:
@@ -173,14 +176,14 @@ class Call(Emitter):
     # --- small things that many rules want ----------------------------------------------------------------------------
 
     def full_rank(self, item: Item) -> Value:
-        """The value of an item, with leading dimensions of size 1 added so that it has the item's rank."""
+        """The stored value of `item`, with leading dimensions of extent 1 added up to the item's rank."""
         unbroadcast = self.unbroadcast(item)
         missing = len(item.shape) - unbroadcast.type.rank
         return self.reshape(unbroadcast, (*[1] * missing, *unbroadcast.shape)) if missing else unbroadcast
 
     def unbroadcast_as(self, x: Value, shape: Sequence[Any]) -> Value:
-        """A value reshaped to `shape`; a vector drops leading dimensions of size 1, which broadcasting restores. Values
-        with rows keep all dimensions, since the patterns of softmax and attention match on full ranks."""
+        """`x` reshaped to `shape`, where a vector loses leading dimensions of extent 1, which broadcasting restores.
+        Values with rows retain all dimensions, since the patterns of softmax and attention match on full ranks."""
         target = dims(shape)
         if x.type.rank == 1 and target[-1:] == x.shape and all(is_const(d, 1) for d in target[:-1]):
             return x
@@ -192,7 +195,7 @@ class Call(Emitter):
         return self.reshape(x, target[lead:] if is_vector else target)
 
     def producer(self, x: Value, op: str) -> Node | None:
-        """The node that computed `x`, if it is one of the last nodes and has operator `op`."""
+        """The node that computes `x`, if it has operator `op` and is among the last nodes emitted; else None."""
         nodes = self.builder.nodes[-16:]
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
@@ -224,7 +227,7 @@ class Call(Emitter):
         return self.emit("min", x, self.size_like(high, x))
 
     def size_like(self, size: Any, x: Value) -> Value:
-        """A number or an expression of symbolic dimensions as a scalar of `x`'s type."""
+        """`size`, a number or an expression of symbols, as a scalar of `x`'s element type."""
         known = as_int(dim(size))
         return self.like(known, x) if known is not None else self.symbols([size], x.dtype, ())
 

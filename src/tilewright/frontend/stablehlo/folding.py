@@ -26,7 +26,7 @@ NEVER = {"while", "case", "if", "custom_call", "get_dimension_size", "optimizati
 
 
 def fold(call: Call, rule: Rule | None) -> list[Item] | None:
-    """The results of an operation whose operands are all known, or None."""
+    """The results of an operation whose operands are all small known arrays; None for others, and without a `rule`."""
     name = call.op.name.rpartition(".")[2]
     if not call.items or name in NEVER or any(i.known is None or i.known.size > MAX_FOLDED for i in call.items):
         return None
@@ -67,8 +67,8 @@ def _symbolic(call: Call, name: str) -> list[Item] | None:
 
 
 def _divide(call: Call, a: Any, b: Any) -> Any:
-    """A division of sizes, which StableHLO truncates. Quotients of expressions are recorded, as JAX builds floor
-    division from them (`_select`)."""
+    """a / b of sizes, truncated as StableHLO says. A symbolic quotient is recorded with its operands, since JAX builds
+    floor division from it by a select (`_floored`)."""
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
     if not decide(apply("gt", b, 0)):
@@ -96,21 +96,22 @@ def _truncated_rest(a: Any, b: Any) -> Expr:
 
 
 def _not_negative(call: Call, a: Any) -> None:
-    """Assume that `a`, a dimension minus a number, is not negative, where only the module's own operations say how
-    large sizes are: for a dimension `2*b + 2` JAX computes b by such a difference."""
+    """Assume that `a`, a size minus a number, is not negative. It is done only if no constraints from outside the
+    module state sizes: for a dimension `2*b + 2` JAX computes b by such a difference."""
     if not call.dimensions.stated and decide(apply("ge", a, 0)) is None and len(linear(a).terms) == 1:
         call.dimensions.assume(as_expr(a) >= 0, "a size that is divided", call.builder)
 
 
 def _part(a: Any) -> Expr:
-    """max(a, 0) of a number or size."""
+    """max(a, 0) of a size."""
     if decide(apply("ge", a, 0)):
         return as_expr(a)
     return as_expr(0) if decide(apply("le", a, 0)) else dim(maximum(a, 0))
 
 
 def _floored(call: Call, condition: Expr, a: Expr, b: Expr) -> Expr | None:
-    """A floored quotient or remainder, if `select(condition, a, b)` is how JAX writes one; else None."""
+    """`n // d` or `n % d` if `select(condition, a, b)` is the formula by which JAX computes one of them from a
+    truncated quotient or remainder `b`; None for other selects."""
     condition = simplify(condition)
     for n, d in call.dimensions.quotients.get(b, ()):
         rest = _truncated_rest(n, d)
@@ -124,12 +125,12 @@ def _floored(call: Call, condition: Expr, a: Expr, b: Expr) -> Expr | None:
 
 
 def _just_below(n: Any, d: Any) -> bool:
-    """Whether a number is from -d to -1."""
+    """Whether -d <= n < 0 is proven."""
     return bool(decide(apply("lt", n, 0)) and decide(apply("ge", as_expr(n) + d, 0)))
 
 
 def _both(a: Any, b: Any) -> list[Expr]:
-    """The forms of "a and b" as a condition."""
+    """The two orders of "a and b", simplified, to compare a condition with."""
     results = _logic(True)(a, b), _logic(True)(b, a)
     return [simplify(e) for e in results if isinstance(e, Expr)]
 
@@ -151,7 +152,8 @@ def _compared(name: str, x: Any, y: Any) -> Any:
 
 
 def _same_truth(name: str, x: Any, y: Any) -> Any:
-    """Whether two truth values are equal, or differ (`name`), where one of them is known."""
+    """`x == y` or `x != y` (by `name`, "eq" or "ne") of truth values of which one is known; None if both are
+    symbolic."""
     if isinstance(x, Expr) and isinstance(y, Expr):
         return None
     e, known = (x, bool(y)) if isinstance(x, Expr) else (y, bool(x))
@@ -228,7 +230,7 @@ def _reduce(call: Call, a: Any, start: Any) -> Any:
 
 
 def _of_call(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A handler that applies `f`, which also gets the call, element by element."""
+    """`f`, a function of the call and single elements, as a function of the call and arrays."""
     return lambda call, *arrays: elementwise(partial(f, call))(call, *arrays)
 
 

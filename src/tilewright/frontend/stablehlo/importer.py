@@ -78,7 +78,7 @@ def import_module(
 
 
 class _Noted(Exception):
-    """An operation failed because of problems that have been reported already."""
+    """Raised when an operation fails because of problems that are reported already."""
 
 
 @dataclass(slots=True)
@@ -171,8 +171,8 @@ class _Importer:
         return results
 
     def solve(self, main: Function) -> None:
-        """Express symbols that are no input's dimension by themselves through dimensions of inputs, and record the
-        assumptions that this makes."""
+        """Express symbols that are not themselves a dimension of an input by those that are (b by `(d - 3) // 2` for a
+        dimension d = `2*b + 3`), and record the assumptions of this."""
         shapes = []
         for k, t in enumerate(main.body.types):
             about = self.signature.argument(k)
@@ -183,8 +183,8 @@ class _Importer:
             self.builder.assume(self.sizes.told(condition), text)
 
     def input(self, about: Argument, t: Type, type: TensorType) -> Item:
-        """Declare an input. Where `type` has sizes in other expressions than inputs are declared with, the item is a
-        slice of the declared input with these sizes, which is all of it."""
+        """Declare the input `about`, whose type in the module is `t`. If sizes of its declared shape are written
+        otherwise than in `type`, such as rounded ones, the item is a slice of all of it that has `type`."""
         shape = self.sizes.written(about.name, t, about.shape, type.shape)
         declared = self.builder.input(about.name, replace(type, shape=shape))
         if declared.type == type:
@@ -195,7 +195,7 @@ class _Importer:
     # --- quantised values --------------------------------------------------------------------------------------------
 
     def number(self, place: int, codes: Item, t: Quantised) -> Item:
-        """The dequantised numbers of a value with a quantised type."""
+        """The item for value number `place` of quantised type `t`: the numbers that `codes` represent."""
         call = self.call(Operation("quant.number", (), (), ()), [codes])
         source = call.value(codes)
         value = decoded(call, source, t)
@@ -203,12 +203,13 @@ class _Importer:
         return Item(value.type, value)
 
     def result(self, call: Call, item: Item, t: Quantised | None) -> Value:
-        """A result of the module; codes if its type is quantised."""
+        """`item`, which `call` computed, as a result of the module: codes if its type `t` is quantised (not None)."""
         value = call.value(item)
         return value if t is None else self.codes.get((value, t)) or encoded(call, value, t)
 
     def rounded(self, op: Operation, place: int, item: Item, t: Quantised) -> Item:
-        """An operation's result, rounded to numbers that codes of its quantised type represent."""
+        """`item`, the result of `op` with number `place`, rounded to numbers that the codes of its quantised type `t`
+        represent; unchanged if `op` only moved such numbers."""
         self.quantised[place] = t
         before = {self.quantised.get(v) for v in op.operands}
         if (item.value is not None and (item.value, t) in self.codes) or (op.name in MOVES and before - {None} == {t}):
@@ -227,7 +228,7 @@ class _Importer:
     def block(
         self, block: Block, arguments: Sequence[Item], enclosing: Mapping[int, Item], lifted: bool = False
     ) -> list[Item]:
-        """Walk a block whose operations may read the values `enclosing`; return its results."""
+        """The results of `block` for these arguments; its operations may also read the values in `enclosing`."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise UnsupportedError("functions or regions inside each other so deep are not supported")
@@ -246,7 +247,8 @@ class _Importer:
             self.depth -= 1
 
     def noted(self, op: Operation, values: dict[int, Item], lifted: bool) -> bool:
-        """Import an operation into `values`. A problem is recorded; the result is False then."""
+        """Import `op`, and enter its results in `values`. Returns False if it fails or reads a result that failed; the
+        problem is recorded."""
         if any(v not in values for v in op.operands):
             return False
         place = next((w for w in (op.where, *reversed(self.callsites)) if ":" in w), op.where)
@@ -322,8 +324,8 @@ class _Importer:
     def body(
         self, name: str, like: Sequence[Item], run: Callable[[list[Item]], list[Item]]
     ) -> tuple[Graph, list[Value]]:
-        """The graph of a region, and the outer values that it reads: these are its last inputs, or params where they
-        are weights."""
+        """(the graph of a region, the outer values that it reads). `run` emits the region for inputs like `like`; outer
+        values become further inputs, or params if they are weights."""
         outer = self.builder
         inner = self.builder = GraphBuilder(name, reserved=outer.reserved, assumptions=outer.assumptions)
         try:
@@ -423,7 +425,8 @@ class _Importer:
         return Item(TensorType(t, dims(array.shape)), self.call(op, []).constant(array, t))
 
     def checked(self, item: Item, t: Type, lifted: bool) -> Item:
-        """A result, checked against the type that the module states."""
+        """`item`, a rule's result, checked against the type `t` that the module states; unknown sizes are unified with
+        stated ones."""
         if t.shape is None:
             raise UnsupportedError(f"a result of type {t.element} is not supported")
         if item.dtype is not element_type(t.element):
@@ -440,7 +443,7 @@ class _Importer:
 
 
 def _empty(t: Type) -> Item:
-    """A tensor without elements."""
+    """A tensor of type `t` in which each unknown extent is 0."""
     shape = [0 if d is None else d for d in t.shape or ()]
     kind = element_type(t.element)
     return known_item(np.zeros(shape, kind.numpy), kind)

@@ -80,7 +80,8 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _lowered(traced: Any) -> Any:
-    """The traced function lowered for a CPU, or for a GPU if JAX does not support a product's algorithm on CPUs."""
+    """The traced function lowered to StableHLO for CPUs, or for GPUs if JAX supports the algorithm of one of its
+    products only there."""
     try:
         return _lowered_for(traced, "cpu")
     except ValueError as error:
@@ -90,7 +91,8 @@ def _lowered(traced: Any) -> Any:
 
 
 def _lowered_for(traced: Any, platform: str) -> Any:
-    """The traced function lowered for a platform; with the options that `jax.export` sets where sizes are symbolic."""
+    """The traced function lowered to StableHLO for `platform`. For symbolic sizes it uses the options of
+    `jax.export`."""
     symbolic = any(not isinstance(d, int) for a in traced.jaxpr.in_avals for d in getattr(a, "shape", ()))
     if not symbolic:
         return traced.lower(lowering_platforms=(platform,))
@@ -124,7 +126,7 @@ def _leaves(args: Any, kwargs: Any, names: Sequence[str]) -> list[Leaf]:
 
 
 def step(key: Any) -> str:
-    """One step of a key path as text."""
+    """One key of a path into nested containers, as text."""
     for name in ("key", "name", "idx"):
         if hasattr(key, name):
             return str(getattr(key, name))
@@ -142,7 +144,8 @@ def _trees(params: Params) -> dict[Any, Any]:
 
 
 def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[Any, Any]:
-    """The arguments that are weights, by position or name, with the example's values."""
+    """The arguments that `params` selects as weights: position or keyword -> the example's value. Raises ModelError for
+    one that does not exist."""
     if params is not None and not isinstance(params, int | str):
         check_several("params", params, "a position, a name, or several")
     wanted = [] if params is None else [params] if isinstance(params, int | str) else list(params)
@@ -185,7 +188,8 @@ def _signature(
 
 
 def _labels(paths: Sequence[tuple[list[str], bool]]) -> list[str]:
-    """Names of the arguments: those of weights are paths in their tree, joined by points."""
+    """Names for the leaves of arguments, from (path, whether it is a weight): a weight's path is joined by points, and
+    without the argument's name if all weights are in one argument."""
     roots = {path[0] for path, weight in paths if weight and len(path) > 1}
     is_long = len(roots) > 1
     names = []
@@ -200,7 +204,8 @@ def _labels(paths: Sequence[tuple[list[str], bool]]) -> list[str]:
 def _weights(
     leaves: Sequence[Leaf], inputs: Mapping[Any, Any], arguments: Mapping[Any, Any], names: Sequence[str]
 ) -> dict[int, Any]:
-    """The array of each leaf that is a weight."""
+    """Leaf number -> array, for all leaves that are weights; `inputs` maps an argument, by position or name, to its
+    tree of arrays."""
     result: dict[int, Any] = {}
     for which, tree in inputs.items():
         place = list(names).index(which) if isinstance(which, str) and which in names else which
@@ -235,7 +240,8 @@ def _checked(array: Any, leaf: Leaf) -> Any:
 
 
 def _sizes(about: Any) -> list[Size] | None:
-    """The dimensions of an argument as functions of the values of symbols; None where it has no shape."""
+    """For each dimension of `about` a function that evaluates it, given the values of symbols; None if it has no
+    shape."""
     shape = getattr(about, "shape", None)
     if shape is None:
         return None
@@ -265,7 +271,7 @@ def _constraints(leaves: Sequence[Any]) -> tuple[tuple[str, Size], ...]:
 
 
 def _evaluated(e: Any, look: Callable[[str], Expr]) -> Any:
-    """A symbolic size of JAX as an expression; `look` returns the value of a symbol."""
+    """A symbolic size of JAX as an expression: the sum of its terms, in which `look` returns the value of a symbol."""
     if isinstance(e, int):
         return e
     total: Any = 0

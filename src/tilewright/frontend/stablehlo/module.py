@@ -17,7 +17,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A tensor's element type, spelled as MLIR does ("f32", "ui8", "i1"), and shape; None is an unknown dimension.
+    """A type as MLIR spells it: the element type ("f32", "ui8", "i1"), and the shape of a tensor, with None for an
+    unknown extent.
 
     Other types (a token, a tuple) have MLIR's text as element type, and no shape.
     """
@@ -33,7 +34,7 @@ class Type:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """An array that repeats one number; `value` is that number as a zero-dimensional array."""
+    """An array of `shape` whose elements all equal `value`, a zero-dimensional array."""
 
     value: np.ndarray[Any, Any]
     shape: tuple[int, ...]

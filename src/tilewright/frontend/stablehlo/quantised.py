@@ -102,7 +102,8 @@ def _number(text: str) -> float:
 
 
 def rewritten(text: str) -> str:
-    """A module's text with quantised types as encodings of tensors. Raises UnsupportedError."""
+    """The text of a module with quantised types written as encodings of tensor types, which MLIR's parser in jaxlib
+    accepts. Raises UnsupportedError for a quantised type elsewhere."""
     for name, meaning in re.findall(r"^\s*!(\w+)\s*=\s*(!quant\.uniform<[^\n]*>)\s*$", text, re.MULTILINE):
         text = re.sub(rf"^\s*!{name}\s*=[^\n]*$", "", text, flags=re.MULTILINE)
         text = re.sub(rf"!{name}\b", lambda _, meaning=meaning: meaning, text)  # type: ignore[misc]
@@ -126,7 +127,7 @@ def rewritten(text: str) -> str:
 
 
 def _end(text: str, begin: int) -> int:
-    """The position after the type that begins at `begin`."""
+    """The position in `text` after the type that begins at `begin`, found by matching angle brackets."""
     depth = 0
     for k in range(begin, len(text)):
         depth += {"<": 1, ">": -1}.get(text[k], 0)
@@ -139,7 +140,7 @@ def _end(text: str, begin: int) -> int:
 
 
 def encoded(n: Emitter, x: Value, t: Quantised) -> Value:
-    """`x` quantised: codes of type `t`."""
+    """`x` quantised to codes of type `t`: divided by scales, plus zero points, clamped, and rounded."""
     x = n.emit("div", x, _spread(n, t.scales, t, x))
     if any(t.zeros):
         x = n.emit("add", x, _spread(n, t.zeros, t, x))
@@ -161,7 +162,7 @@ def decoded(n: Emitter, codes: Value, t: Quantised) -> Value:
 
 
 def _spread(n: Emitter, numbers: tuple[float, ...] | tuple[int, ...], t: Quantised, x: Value) -> Value:
-    """Scales or zero points of type `t`, one or one for each entry of its axis, shaped to broadcast with `x`."""
+    """The scales or zero points `numbers` of type `t` as a constant that broadcasts with `x`."""
     if t.axis is None or len(set(numbers)) == 1:
         return n.like(numbers[0], x)
     if t.axis >= x.type.rank:

@@ -189,7 +189,8 @@ _IGNORED = {"sdy.sharding", "mhlo.sharding", "mhlo.frontend_attributes", "xla_sh
 
 
 def _listed(op: Any, kind: str, key: str, count: int) -> Iterator[str]:
-    """The string attribute `key` of each argument or result (`kind`) of a function; "" where it has none."""
+    """For each of the `count` arguments or results of a function (`kind` names the attribute that lists theirs), its
+    string attribute `key`, or ""."""
     entries = list(op.attributes[kind]) if kind in op.attributes else []
     for k in range(count):
         result = entries[k] if k < len(entries) else {}
@@ -208,7 +209,7 @@ def _type(t: Any) -> Type:
 
 
 def _name_of(location: Any) -> str:
-    """The name that an MLIR location states: "x" of loc("x"); "" for a position in a file."""
+    """The name "x" of an MLIR location `loc("x")`; "" for positions in files and for JAX's `jit(...)` scopes."""
     match = re.fullmatch(r'loc\("([^"\n]{1,200})"(?:\(.*\))?\)', str(location), re.DOTALL)
     return "" if match is None or match[1].startswith("jit(") else match[1]
 
@@ -236,7 +237,7 @@ def _attribute_of(op: Any, name: str) -> Any:
 
 
 def _attribute(a: Any) -> Any:
-    """An MLIR attribute as Python numbers, strings and tuples; as its text if it is of no such kind."""
+    """An MLIR attribute as Python value: numbers, strings, arrays, lists, and dicts of these; any other as its text."""
     from jaxlib.mlir import ir
     from jaxlib.mlir.dialects import stablehlo
 

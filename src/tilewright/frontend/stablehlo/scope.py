@@ -25,8 +25,8 @@ from tilewright.support.errors import UnsupportedError
 
 @dataclass(slots=True)
 class Item:
-    """A tensor of this type: a value of the graph whose shape broadcasts to that of the type (`value`), or an array
-    that is known when compiling and broadcasts so (`known`), or both.
+    """A tensor that an operation reads or computes: a value of the graph (`value`), or an array that is known when
+    compiling (`known`), or both. Either may be smaller than `type`, and then is broadcast to it.
 
     `iota`: the elements count along this axis. `beyond`: an item that is not known and expressions, whose sums are this
     item's elements.
@@ -48,19 +48,19 @@ class Item:
 
     @property
     def is_symbolic(self) -> bool:
-        """Known, but with expressions among its elements."""
+        """Whether the item is known when compiling, with expressions of symbols among its elements."""
         return self.known is not None and self.known.dtype == object
 
     @property
     def number(self) -> Any:
-        """The number that all elements equal, where it is known; else None."""
+        """The number that all elements equal, if one number is stored for all of them; else None."""
         if self.known is None or self.known.dtype == object or self.known.size != 1:
             return None
         return self.known.reshape(-1)[0]
 
 
 def known_item(array: Any, t: DType, shape: Any = None) -> Item:
-    """An item for a known array, which broadcasts to `shape` (None: its own)."""
+    """An item for `array`, known when compiling, that stands for a tensor of `shape` (None: the array's own)."""
     array = canonical(array, t)
     return Item(TensorType(t, dims(array.shape if shape is None else shape)), None, array)
 

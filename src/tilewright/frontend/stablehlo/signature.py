@@ -52,8 +52,8 @@ class Signature:
         return cls(tuple(arguments), main.results)
 
     def with_sizes(self, module: Module) -> Signature | None:
-        """This signature in which leading integer arguments are sizes, as older JAX exports pass them; None if there
-        are none."""
+        """The signature with leading integer scalars taken as the sizes of symbolic dimensions, which older exports of
+        JAX pass; None if there are none."""
         results = list(self.arguments)
         for k, (about, t) in enumerate(zip(self.arguments, module.functions[module.main].body.types, strict=False)):
             if t.shape != () or t.element not in ("i32", "i64") or about.weight is not None or about.size_of:
@@ -71,7 +71,7 @@ class Signature:
         return distinct(names)
 
     def captured(self, array: Any) -> str | None:
-        """The name of the weight that a captured constant is."""
+        """The name of the weight that equals `array`, a constant of the module; None if none does."""
         for name, held in self.arrays.items():
             if held.shape == array.shape and held.dtype == array.dtype and np.array_equal(held, array, equal_nan=True):
                 return name
@@ -79,7 +79,7 @@ class Signature:
 
 
 def _named(module: Module) -> tuple[str, ...]:
-    """The names of main's arguments, or of the function that it wraps if it has none."""
+    """The names of main's arguments; if it has none, those of the function that JAX's export wraps, without sizes."""
     main = module.functions[module.main]
     inner = module.functions.get("_wrapped_jax_export_main")
     if any(main.names) or inner is None:

@@ -33,8 +33,8 @@ class Equal(Exception):
 
 @dataclass(slots=True)
 class Sizes:
-    """The symbols of one module. `fixed`: sizes and ranges that the caller states, by name; `joined`: pairs of a symbol
-    and the expression that replaces it, in the order in which they were derived."""
+    """The symbolic sizes of a module. `fixed`: sizes and ranges that the caller states, by name; `joined`: (symbol, the
+    expression that replaces it), in the order in which they were derived."""
 
     fixed: DimSizes
     joined: list[tuple[Var, Expr]] = field(default_factory=list)
@@ -59,7 +59,8 @@ class Sizes:
         self.joined.append((result.symbol, result.size))
 
     def symbol(self, name: str, needs: Dim | None = None) -> Var:
-        """The symbol of a name; `needs` is the range that the module itself requires of a new one."""
+        """The variable for the symbolic dimension `name`, created at the first use; `needs` is the range that the
+        module itself requires."""
         known = self.symbols.get(name)
         if known is None:
             text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
@@ -69,14 +70,15 @@ class Sizes:
         return known
 
     def expr(self, name: str) -> Expr:
-        """The size that a name stands for."""
+        """The size of the symbolic dimension `name`: the number that the caller states, or an expression in which
+        replaced symbols no longer occur."""
         symbol = self.symbol(name)
         number = self.fixed.get(name)
         return as_expr(number) if isinstance(number, int) else self.resolved(symbol)
 
     def said(self, name: str) -> Dim:
-        """The range that the caller states for a symbolic dimension; an unrestricted one if it is fixed or not
-        named."""
+        """The range that the caller states for the symbolic dimension `name`; an unrestricted one if it states none, or
+        a number."""
         known = self.fixed.get(name)
         return known if isinstance(known, Dim) else Dim()
 
@@ -109,7 +111,8 @@ class Sizes:
             progress = progress or self._put_off(places, known)
 
     def _put_off(self, places: Sequence[tuple[str, Expr]], known: set[Var]) -> bool:
-        """Express one unknown symbol of a dimension by another unknown one; False if no dimension allows that."""
+        """Express one unknown symbol of a dimension by its other symbols, so that these can be solved first: for `a +
+        2*b`, a is `d - 2*b`. Returns False if no dimension in `places` permits it; `known` is extended."""
         for name, size in places:
             size = self.resolved(size)
             unknown = [v for v in variables(size) if v not in known]
@@ -146,7 +149,8 @@ class Sizes:
         return d
 
     def _solved_product(self, name: str, size: Expr, symbol: Var) -> Expr | None:
-        """`_solved` for a symbol b that symbols multiply: if a dimension d is `a*b + c`, b is `(d - c) // a`."""
+        """Express `symbol` by a new symbol d that stands for the dimension `size`, if that is `factor * symbol + rest`:
+        then it is `(d - rest) // factor`. Returns d, or None."""
         rest = dim(substitute(size, {symbol: as_expr(0)}))
         factor = dim(substitute(size, {symbol: as_expr(1)}) - rest)
         if symbol in variables(factor) or not prove(factor >= 1) or not prove_equal(size, symbol * factor + rest):
@@ -160,8 +164,8 @@ class Sizes:
         return d
 
     def shape(self, name: str, t: Type, said: Sequence[Any] | None) -> tuple[Expr, ...]:
-        """The shape of an argument: the type's numbers, and for unknown dimensions the expressions `said`, or else a
-        new symbol each. The module's first symbol is called "batch" if it is an argument's first axis."""
+        """The shape of the argument `name` of type `t`. Unknown extents are evaluated by the functions `said`, or get
+        new symbols; the module's first one is called "batch" if it is an argument's first axis."""
         if t.shape is None:
             raise ShapeError(f"an argument of type {t.element} is not supported")
         results: list[Expr] = []
@@ -190,7 +194,8 @@ class Sizes:
         raise ShapeError("two sizes that must be equal are not", expected=a, got=b)
 
     def assume(self, condition: Expr, reason: str, builder: GraphBuilder) -> None:
-        """Assume a condition on sizes, which each call checks. Raises Equal if it replaces a symbol."""
+        """Assume `condition` on sizes, which each call checks. If it restricts or replaces a single symbol it raises
+        Equal instead, and the module is read again."""
         refined = _refined(condition)
         if refined is not None:
             raise Equal(*refined)
@@ -208,8 +213,8 @@ class Sizes:
         return "batch" if self.batch == (name, axis) else f"{name}_dim{axis}"
 
     def written(self, name: str, t: Type, said: Sequence[Any] | None, shape: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The shape with which an input is declared: sizes with remainders, as in `rounded`, become the symbols that a
-        call's shapes determine."""
+        """The shape to declare the input `name` with, whose shape in the graph is `shape`: sizes that were replaced by
+        rounded expressions stay symbols, since a call's shapes determine these."""
 
         def raw(symbol: str) -> Expr:
             number = self.fixed.get(symbol)
@@ -225,15 +230,15 @@ class Sizes:
         return tuple(results)
 
     def told(self, e: Expr) -> Expr:
-        """An expression like `resolved`, but in terms of the symbols that a call's shapes determine."""
+        """`e` with replaced symbols substituted, except for those whose replacement expresses a remainder."""
         for entry in self.joined:
             if entry not in self.rounded and entry[0] in variables(e):
                 e = dim(substitute(e, dict([entry])))
         return e
 
     def _rounds(self, condition: Op, reason: str) -> None:
-        """Raise Equal if the condition says that a symbol has a remainder that is not 0: `b % 4 == 1` replaces b by
-        `4*(b // 4) + 1`, and so does `(b + 3) % 4 == 0`."""
+        """Raise Equal if `condition` says that a symbol has a remainder other than 0: `b % 4 == 1` replaces b by `4*(b
+        // 4) + 1`. So does `(b + 3) % 4 == 0`."""
         form = linear(condition.args[0] - condition.args[1])
         match form.terms:
             case ((Op("mod", (dividend, Const(int(divisor)))), sign),) if abs(sign) == 1:
@@ -261,7 +266,7 @@ class Sizes:
             self.equal(x, y)
 
     def check_fixed(self, label: str) -> None:
-        """Raise ModelError for sizes that the caller states for symbols that the module does not have."""
+        """Raise ModelError if the caller states sizes for names that no dimension of the module has."""
         unknown = [name for name in self.fixed if name not in self.symbols]
         if unknown:
             raise ModelError(
@@ -279,7 +284,7 @@ def _common(a: Expr, b: Expr) -> int:
 
 
 def _range(symbol: Var, size: Expr) -> list[Expr]:
-    """The range of a symbol, as conditions on the size that replaces it."""
+    """Conditions that `size`, which replaces `symbol`, is in the symbol's range."""
     results = [size >= (symbol.lo or 0)]
     if symbol.hi is not None:
         results.append(size <= symbol.hi)
@@ -289,8 +294,8 @@ def _range(symbol: Var, size: Expr) -> list[Expr]:
 
 
 def _refined(condition: Expr) -> tuple[Var, Var] | None:
-    """A symbol, and the symbol that replaces it because a condition restricts it alone: `b % 4 == 0` adds a multiple,
-    `b - 2 >= 0` and `b <= 7` add bounds. None for other conditions, and for those that its range implies."""
+    """(symbol, a new symbol with a smaller range) for a condition that restricts one symbol: `b % 4 == 0` adds a
+    multiple, `b - 2 >= 0` and `b <= 7` add bounds. None for other conditions, and for those that its range implies."""
     if prove(condition) or prove(~condition):
         return None
     match condition:

@@ -62,7 +62,7 @@ class Call(Emitter):
         return array
 
     def option(self, field: int, code: str, default: Any = 0) -> Any:
-        """Field `field` of the operator's options, a number with the `struct` format `code`."""
+        """Field number `field` of the operator's options, of the `struct` type `code`; `default` if it is absent."""
         return default if self.node.options is None else self.node.options.number(field, code, default)
 
     # --- codes --------------------------------------------------------------------------------------------------------
@@ -78,7 +78,7 @@ class Call(Emitter):
         return first.dtype in CODES
 
     def single(self, t: Tensor) -> tuple[np.float32, int]:
-        """The scale and zero point of a tensor that has only one of each. Raises UnsupportedError otherwise."""
+        """(scale, zero point) of a tensor. Raises UnsupportedError if it has several, or none."""
         if t.scales is None or not t.scales.is_single:
             raise UnsupportedError("a tensor needs one scale", got=t.name)
         return np.float32(t.scales.scale[0]), int(t.scales.zero[0])
@@ -98,7 +98,8 @@ class Call(Emitter):
         return self.emit("sub", wide, self.constant(int(zeros[0]), i32)) if zeros[0] else wide
 
     def coded(self, x: Value, activation: int = NONE) -> Value:
-        """Integers of i64 without zero point as codes of the output, bounded by its type and a fused activation."""
+        """`x`, sums in the output's scale (i64), as codes of the output: plus its zero point, clamped to its type and
+        to the bounds of the fused activation."""
         scale, zero = self.single(self.out)
         low, high = (int(n) for n in (np.iinfo(self.out.dtype.numpy).min, np.iinfo(self.out.dtype.numpy).max))
         least, most = BOUNDS[self.activation(activation)]
@@ -109,8 +110,8 @@ class Call(Emitter):
         return self.emit("cast", bounded, dtype=self.out.dtype)
 
     def multiplied(self, x: Value, numbers: Any, shape: tuple[int, ...] = (), once: bool = False) -> Value:
-        """Integers times real numbers, rounded as the reference kernels do, as i64. `once`: rounded once instead of
-        twice."""
+        """`x`, integers, times the real `numbers`, which broadcast in `shape`; rounded to i64 as the reference kernels
+        do, in two steps or, with `once`, in one."""
         multiplied = fixed.multiplied_once if once else fixed.multiplied
         return multiplied(self, self.emit("cast", x, dtype=i64), numbers, shape)
 

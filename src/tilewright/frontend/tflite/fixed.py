@@ -24,8 +24,8 @@ LARGEST = 2.0**30
 
 
 def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
-    """The mantissas and exponents (i64) of positive factors (`QuantizeMultiplier`). Raises ModelError for those of
-    LARGEST or more."""
+    """Positive `numbers` as mantissas of 31 bits and binary exponents (i64), as TFLite's `QuantizeMultiplier` computes
+    them. Raises ModelError for numbers of LARGEST or more."""
     mantissas, exponents = [], []
     for number in numbers:
         if not number < LARGEST:
@@ -42,8 +42,8 @@ def factors(numbers: Iterable[float]) -> tuple[Any, Any]:
 
 
 def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = (), count: int = 1) -> Value:
-    """i64 integers times `numbers / count`; `shape` is the shape in which the numbers broadcast. Dividing mantissas by
-    `count` is how the reference kernels compute means."""
+    """`x`, i64 integers, times `numbers / count`, which broadcast in `shape`, rounded as the reference kernels do. For
+    means they divide the mantissas by `count`."""
     mantissas, exponents = factors(numbers)
     shift = np.clip(31 + exponents, 0, min(count.bit_length() - 1, 32))
     mantissas, exponents = (mantissas << shift) // count, exponents - shift

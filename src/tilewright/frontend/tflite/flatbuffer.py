@@ -32,7 +32,7 @@ class Table:
         return cls(data, _number(data, 0, "<I"))
 
     def _field(self, number: int) -> int:
-        """The offset of a field in the file; 0 if it is absent."""
+        """The offset in the file of field number `number` of the table; 0 if it is absent."""
         offsets = self.at - _number(self.data, self.at, "<i")
         size = _number(self.data, offsets, "<H")
         if 4 + 2 * number + 2 > size:
@@ -64,7 +64,8 @@ class Table:
         return np.frombuffer(_section(self.data, start, count * t.itemsize), t)
 
     def _list(self, field: int, size: int, least: bool = True) -> tuple[int, int]:
-        """The offset of a list's first entry, and the number of entries."""
+        """(offset of the first entry, number of entries) of the list in a field, whose entries have `size` bytes; (0,
+        0) if it is absent. Raises ModelError if it is longer than the file or, if `least`, than MAX_ENTRIES."""
         at = self._field(field)
         if not at:
             return 0, 0

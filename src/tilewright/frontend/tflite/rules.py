@@ -102,8 +102,8 @@ def fully_connected(n: Call) -> Value:
 def _weighed(
     n: Call, x: Value, w: Value, apply: Callable[[Value, Value], Value], axis: int, activation: int, once: bool = False
 ) -> Value:
-    """A convolution or matrix product, computed by `apply`, with bias and activation, of floats or of codes. `axis`:
-    the dimension of the weights that counts output channels. `once`: sums of codes are rescaled with one rounding."""
+    """`apply`(x, w), a convolution or product, with bias and activation. Of codes, sums are rescaled to the output's
+    scale, rounded in one step if `once`; `axis` is the dimension of `w` along which scales may differ."""
     if not n.is_coded:
         if n.tensor(1).dtype is not f32:
             raise UnsupportedError("weights of fewer bits than their data are not read", got=n.tensor(1).name)
@@ -206,7 +206,7 @@ def max_pool_2d(n: Call) -> Value:
 
 
 def _clamped(n: Call, y: Value, activation: int) -> Value:
-    """Codes clamped by a fused activation."""
+    """`y`, codes, clamped to the bounds of the fused `activation`."""
     return n.coded(n.emit("cast", n.centred(y, n.out), dtype=i64), activation) if activation else y
 
 
@@ -252,8 +252,7 @@ def dequantize(n: Call) -> Value:
 
 
 def _function(f: Callable[[Call, Value], Value]) -> Rule:
-    """The rule of an elementwise function: codes are dequantised to f32, and the result is rounded to the nearest
-    code."""
+    """The rule of an elementwise function `f`: codes are dequantised to f32, and the result is quantised."""
 
     def computed(n: Call) -> Value:
         return n.nearest(f(n, n.real(n.value(0), n.tensor(0)))) if n.is_coded else f(n, n.value(0))
@@ -281,8 +280,7 @@ def mean(n: Call) -> Value:
 
 
 def _bounded(code: int) -> Rule:
-    """The rule of RELU or RELU6. Codes are rescaled by the quotient of both scales, in f32, and clamped to the
-    bounds."""
+    """The rule of RELU or RELU6, by the activation's `code`. Codes are rescaled to the output's scale, and clamped."""
 
     def bounded(n: Call) -> Value:
         if not n.is_coded:

@@ -39,8 +39,8 @@ COMPLEX = "complex"
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The nodes of a graph that can be imported. `refused`: the reason for each node that cannot. `composite`:
-    operators of refused nodes that PyTorch can decompose."""
+    """The outcome of trying to import each node of a graph. `refused`: each node that cannot be imported, with the
+    reason; `composite`: operators among these that PyTorch can decompose."""
 
     refused: Mapping[Node, Error]
     composite: frozenset[Any]
@@ -80,7 +80,7 @@ def is_body(gm: GraphModule, node: Node) -> bool:
 
 
 def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -> Error | None:
-    """Try to import a node; the error if that fails."""
+    """Import `node` into the walk, and return None; or the error that refuses it."""
     target: Any = node.target
     where = place(walk.label, node)
     if registry.is_mutable(target):
@@ -109,7 +109,8 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
 
 
 def _half(walk: Walk, result: Node) -> Error:
-    """Refuse the operator of `result`, one of several results, because its rule does not compute that one."""
+    """An error for the operator of which `result` is one of several results, since its rule does not compute that one;
+    the operator is refused."""
     base: Any = result.args[0]
     walk.refuse(base)
     what = f"result {result.args[1]} of {_name(base.target)} is not computed"
@@ -117,7 +118,7 @@ def _half(walk: Walk, result: Node) -> Error:
 
 
 def _entered(walk: Walk, node: Node) -> Any:
-    """The result of a node as new inputs of the graph."""
+    """The result of a refused node as new inputs of the graph, or as size or number."""
     held = node.meta.get("val")
     if isinstance(held, int | float | bool):
         return held
@@ -134,7 +135,8 @@ def _entered(walk: Walk, node: Node) -> Any:
 
 
 def stated_type(sizes: Sizes, fake: torch.Tensor) -> TensorType:
-    """The type of a tensor of the graph. Raises UnsupportedError."""
+    """The type of a tensor of PyTorch's graph, with its sizes as expressions. Raises UnsupportedError for tensors that
+    rules do not support."""
     misfit = _misfit(fake)
     if misfit:
         raise UnsupportedError(f"the tensor is {misfit}")
@@ -144,7 +146,7 @@ def stated_type(sizes: Sizes, fake: torch.Tensor) -> TensorType:
 
 
 def _misfit(fake: torch.Tensor) -> str | None:
-    """The property of a tensor that rules do not support, in words; None if it is supported."""
+    """The property, in words, that keeps rules from reading a tensor, such as "not dense"; None if they can."""
     if fake.device.type != "cpu":
         return f"on the device {fake.device}"
     if fake.is_complex():
@@ -174,7 +176,7 @@ def is_size(node: Node) -> bool:
 
 
 def sizes_read(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes that compute numbers which `nodes` read."""
+    """The nodes that compute sizes or numbers which `nodes` read, each once."""
     return list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if is_size(n)))
 
 
@@ -197,8 +199,8 @@ def expression(size: Any) -> Any:
 
 
 def dense_order(fake: torch.Tensor) -> tuple[int, ...] | None:
-    """The dimensions of a tensor from the slowest to the fastest, if its elements fill memory in that order without
-    gaps; None otherwise."""
+    """The dimensions of a tensor in the order of their strides, largest first, if its elements fill memory without
+    gaps; else None."""
     shape, strides = [expression(d) for d in fake.shape], [expression(s) for s in fake.stride()]
     ordinary = tuple(range(len(shape)))
     if _fills(shape, strides, ordinary):
@@ -233,8 +235,8 @@ def _hint(size: Any) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A tensor that enters or leaves a part. `order`: the dimensions as they lie in memory, slowest first; the part's
-    Graph has them in that order."""
+    """A tensor that enters or leaves a part of a PyTorch graph. `order` has its dimensions as they lie in memory,
+    largest stride first, which is their order in the part's Graph."""
 
     node: Node
     order: tuple[int, ...]
@@ -246,7 +248,7 @@ class Port:
 
 @dataclass(slots=True)
 class PartImporter:
-    """Nodes of a graph as a Graph of their own. `label` is for messages. Raises Error."""
+    """Imports some nodes of the PyTorch graph `gm` as a Graph of their own. `label` names it in messages."""
 
     gm: GraphModule
     label: str

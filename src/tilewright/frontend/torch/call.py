@@ -29,9 +29,9 @@ Operand = Value | Expr | int | float | bool
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """An operator that is being imported. `results`: PyTorch's fake tensor of the result, or a tuple of them;
-    `operands`: those of arguments that are single tensors; `read`: the positions of results that other nodes read;
-    `random`: the source of random numbers, if the graph has one."""
+    """The ATen operator that is being imported. `results`: PyTorch's fake tensor of the result, or several; `operands`:
+    those of arguments that are single tensors; `read`: which results other nodes read; `random`: the source of random
+    numbers, if the graph has one."""
 
     name: str
     results: Any
@@ -63,7 +63,7 @@ class Call(Emitter):
     # --- operands -----------------------------------------------------------------------------------------------------
 
     def number(self, x: Operand, t: DType) -> Value:
-        """A number as a scalar of the graph."""
+        """`x`, a number or an expression of sizes, as a scalar of type `t`."""
         if isinstance(x, Expr):
             known = as_int(x)
             return self.symbols([x], t, ()) if known is None else self.constant(known, t)
@@ -78,7 +78,7 @@ class Call(Emitter):
         return self.cast(x, t) if isinstance(x, Value) else self.number(x, t)
 
     def together(self, *operands: Operand) -> list[Value]:
-        """The operands cast to the type in which PyTorch computes with them (type promotion)."""
+        """The operands cast to their common type, by PyTorch's type promotion."""
         t = promoted(*((o.dtype, o.type.rank) if isinstance(o, Value) else _number(o) for o in operands))
         return [self.operand(o, t) for o in operands]
 
@@ -89,14 +89,14 @@ class Call(Emitter):
         return self.cast(x, self.dtype if self.dtype.is_float else element_type(torch.get_default_dtype()))
 
     def wide(self, x: Any) -> Any:
-        """`x` with 16-bit floats cast to f32, in lists too; other arguments unchanged."""
+        """`x` with 16-bit floats cast to f32, also inside of lists; other values unchanged."""
         if isinstance(x, list | tuple):
             return [self.wide(v) for v in x]
         return self.cast(x, f32) if isinstance(x, Value) and _is_half(x.dtype) else x
 
     def single(self, rule: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of a rule for 16-bit floats, computed in f32 and rounded once, as PyTorch does inside an operator:
-        intermediate squares, sums and quotients would otherwise lose digits or overflow."""
+        """The results of `rule` for 16-bit floats, computed in f32 and rounded once at the end, as PyTorch does inside
+        an operator; with other types the rule's as they are."""
         stated = self.results if isinstance(self.results, tuple | list) else [self.results]
         if not any(isinstance(s, torch.Tensor) and s.dtype in (torch.float16, torch.bfloat16) for s in stated):
             return rule(self, *args, **kwargs)
@@ -109,8 +109,8 @@ class Call(Emitter):
         return several if isinstance(match, list | tuple) else several[0]
 
     def places(self, x: Value) -> Value:
-        """The coordinates of elements that are not zero, one row each. The number of rows depends on data; PyTorch's
-        symbol for it is mapped to a new symbol."""
+        """The coordinates of the elements of `x` that are not zero, one row each. Their number is a new symbol, which
+        is also recorded for PyTorch's symbol of it."""
         result, count = self.emit_all("nonzero", x)
         rows = self.head(result, count)
         size = self.results.shape[0]
@@ -121,8 +121,8 @@ class Call(Emitter):
     # --- indices ------------------------------------------------------------------------------------------------------
 
     def check_indices(self, indices: Value, extent: Expr, *, from_end: bool = False) -> None:
-        """Assume that indices lie in a dimension of `extent`, if only sizes decide that; calls check it. Indices that
-        depend on data are not checked, as gathers and scatters never leave their tensors. A model whose indices are
+        """Assume that `indices` are inside of a dimension of `extent`, if sizes alone decide them; calls check it.
+        Indices from data are not checked, as gathers and scatters never leave their tensors. A model whose indices are
         outside at all sizes is refused.
 
         Args:
@@ -142,15 +142,15 @@ class Call(Emitter):
     # --- gradients ----------------------------------------------------------------------------------------------------
 
     def surrogate(self, value: Value, like: Callable[[], Value]) -> Value:
-        """`value`, through which, in training, gradients flow as if it were `like()`: that expresses PyTorch's choice
-        of a subgradient, as at equal maxima and at corners."""
+        """`value` with the gradient of `like()`, in training: PyTorch's choice of a subgradient, as for equal maxima or
+        at corners."""
         if self.random is None or not value.dtype.is_float:
             return value
         return self.emit("surrogate", self.emit("stop_gradient", value), like())
 
     def picked(self, value: Value, x: Value, index: Value, axis: int) -> Value:
-        """`value`, which equals the element of `x` at `index` in each row along `axis`; gradients only flow to that
-        element. `index` has the shape of `value`, with or without the axis."""
+        """`value`, whose gradient in training flows to the element of `x` at `index` in each row along `axis`, which it
+        equals. `index` has the shape of `value`, with or without the axis."""
 
         def element() -> Value:
             retained = index if index.type.rank == x.type.rank else self.reshape(index, _with_one(index.shape, axis))
@@ -193,5 +193,5 @@ def _is_half(t: DType) -> bool:
 
 
 def _number(x: Any) -> Any:
-    """A number as an operand of type promotion; expressions count as integers."""
+    """`x` as an operand of type promotion, for which an expression of sizes counts as an integer."""
     return 1 if isinstance(x, Expr) else x

@@ -20,7 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
-    """While this lasts `gaussian_nll_loss` is NaN for negative variances."""
+    """While the mode is active `gaussian_nll_loss` returns NaN for negative variances, instead of raising an error,
+    which depends on data."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -41,7 +42,8 @@ class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def unchecked_distributions() -> Iterator[None]:
-    """While this lasts distributions do not look at values to refuse them, unless their `validate_args` says so."""
+    """While the context is active, distributions do not check their arguments, unless their own `validate_args` says
+    so."""
     before = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
     try:

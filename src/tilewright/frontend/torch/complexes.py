@@ -66,7 +66,7 @@ def involved(arguments: Any) -> bool:
 
 
 def is_complex(results: Any) -> bool:
-    """Whether one of an operator's results is a complex tensor."""
+    """Whether one of `results`, fake tensors, is complex."""
     several = results if isinstance(results, list | tuple) else (results,)
     return any(isinstance(r, torch.Tensor) and r.is_complex() for r in several)
 
@@ -92,8 +92,8 @@ def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwarg
 
 
 def part(call: Call, argument: Any, k: int) -> Any:
-    """The real (0) or imaginary (1) part of an argument, in lists too: a real tensor's imaginary part is zeros; a
-    number that is not complex is returned unchanged."""
+    """The real (`k` 0) or imaginary (1) part of an operator's argument, also inside of lists. A real tensor's imaginary
+    part is zeros; other values that are not complex are returned as they are."""
     if isinstance(argument, list | tuple) and involved(argument):
         return [part(call, a, k) for a in argument]
     if isinstance(argument, Value) and k == 1:
@@ -110,15 +110,14 @@ def _paired(re: Any, im: Any) -> Any:
 
 
 def _parts_of(fake: Any) -> Any:
-    """Fake tensors for the parts of complex fake tensors, with the real type."""
+    """`fake`, in which complex fake tensors are replaced by real ones of their parts' type."""
     if isinstance(fake, list | tuple):
         return [_parts_of(f) for f in fake]
     return fake.real if isinstance(fake, torch.Tensor) and fake.is_complex() else fake
 
 
 def pair(call: Call, x: Any) -> tuple[Any, Any]:
-    """The real and the imaginary part of an operand, as tensors or numbers; the imaginary part is None for a real
-    operand."""
+    """(real part, imaginary part) of an operand; the imaginary part is None for a real one."""
     if isinstance(x, Complex):
         return x.parts
     return (x.real, x.imag) if isinstance(x, complex) else (x, None)
@@ -218,7 +217,7 @@ def converted(n: Call, x: Any, *arguments: Any, dtype: Any = None, **retained: A
 
 
 def part_type(n: Call) -> Any:
-    """The real element type of the parts of the (first) result."""
+    """The element type of the real and imaginary parts of the (first) result."""
     first = n.results[0] if isinstance(n.results, tuple | list) else n.results
     return element_type(PARTS.get(first.dtype, first.dtype))
 

@@ -58,12 +58,14 @@ def control(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any])
 
 
 def truth(walk: Walk, size: torch.SymBool, name: str) -> Any:
-    """A comparison of sizes: a Python truth value if known, else a value that each call computes."""
+    """`size`, a symbolic condition on sizes, as a truth value if it is known, else as a scalar that each call
+    computes."""
     return _truth(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
 
 
 def number(walk: Walk, size: torch.SymInt, name: str) -> Any:
-    """A size as expression, or a value if it is computed from integers that loops carry."""
+    """`size`, PyTorch's symbolic integer, as an expression of sizes, or as a scalar if it depends on integers that
+    loops carry."""
     e = size.node.expr
     if not any(str(s) in walk.numbers for s in e.free_symbols):
         return walk.sizes.expr(size)
@@ -91,7 +93,7 @@ def _number(walk: Walk, n: Emitter, e: Any) -> Value:
 
 
 def real(walk: Walk, size: torch.SymFloat, name: str) -> Value:
-    """A real number that is computed from sizes, as a scalar of f64."""
+    """`size`, PyTorch's symbolic float, as a scalar of f64 that each call computes."""
     return _real(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
 
 
@@ -127,13 +129,13 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
 
 
 def _function(walk: Walk, graph: GraphModule, node: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """A function of PyTorch's graph as a Python function, which emits its operators."""
+    """The graph that `node` refers to, as a Python function that imports it for its arguments."""
     inner: Any = getattr(graph, node.target)
     return lambda inputs: walk.called(inner, inputs)
 
 
 def _tensor(walk: Walk, result: Any, name: str) -> Value:
-    """A result as a value of the graph; sizes and Python numbers become scalars."""
+    """`result` as a value of the graph; sizes and Python numbers become scalars, named `name`."""
     if isinstance(result, Value):
         return result
     n = Emitter(walk.builder, walk.weights, name)
@@ -145,7 +147,7 @@ def _tensor(walk: Walk, result: Any, name: str) -> Value:
 
 
 def _scalar(walk: Walk, result: Any, name: str) -> Value:
-    """A condition as a boolean scalar."""
+    """`result` as a scalar bool of the graph, named `name`."""
     n = Emitter(walk.builder, walk.weights, name)
     return n.reshape(n.cast(_tensor(walk, result, name), boolean), ())
 
@@ -217,7 +219,7 @@ def _several(walk: Walk, arguments: Sequence[Any], values: dict[Node, Any]) -> l
 
 
 def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:
-    """A new value in a body for a carried value, or, with `element`, for one element of a sequence."""
+    """A new value to stand in a body for the carried `value` or, if `element`, for one element of that sequence."""
     t = value.type
     return Value(walk.builder.fresh(f"{node.name}.{value.name}"), type(t)(t.dtype, t.shape[1:]) if element else t)
 
@@ -225,7 +227,8 @@ def _own(walk: Walk, node: Node, value: Value, element: bool = False) -> Value:
 def repeated_while(
     n: Call, goes_on: Callable[[list[Value]], Value], step: Callable[[list[Value]], list[Value]], start: list[Value]
 ) -> list[Value]:
-    """A loop that a rule writes itself: apply `step` to values of constant types while `goes_on` of them is true."""
+    """A loop that a rule emits itself: the values that `start` has after `step` was applied while `goes_on` is true.
+    Their types do not change."""
     first = goes_on(start)
     carried = [Value(n.builder.fresh(f"{n.name}.{v.name}"), v.type) for v in start]
     with cut(n.builder) as nodes:

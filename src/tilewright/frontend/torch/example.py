@@ -34,7 +34,8 @@ _UNUSUAL = (11, 13, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One tensor of the example and its name: the argument of `forward`, then keys or positions inside it."""
+    """A tensor of the example inputs. Its name is the argument of `forward`, followed by keys or positions inside of
+    containers."""
 
     name: str
     tensor: torch.Tensor
@@ -100,7 +101,7 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
 
 
 def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
-    """Why programs cannot read this tensor; "" if they can."""
+    """Why programs cannot read `tensor`, such as "nested"; "" if they can."""
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta and device.type != "meta":
@@ -109,7 +110,7 @@ def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
 
 
 def _arguments(example: Any) -> str:
-    """The number of positional arguments, or the names of keywords, that an example has, in words."""
+    """How many positional arguments, or which keywords, `example` has, in words for a message."""
     if isinstance(example, Mapping):
         return f"keywords {', '.join(map(str, example))}"
     count = len(example) if isinstance(example, tuple | list) else 1
@@ -127,7 +128,7 @@ def _positional_names(parameters: Mapping[str, inspect.Parameter], count: int) -
 
 
 def _keywords(module: torch.nn.Module, example: Mapping[Any, Any]) -> bool:
-    """Whether a mapping holds keyword arguments: it does not if `forward` takes one argument that is no key of it."""
+    """Whether the mapping `example` has keyword arguments of `forward`, rather than being its only argument."""
     parameters = inspect.signature(module.forward).parameters.values()
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return True
@@ -181,7 +182,7 @@ def assignments(
 
 
 def _recurrent(module: torch.nn.Module, width: int) -> bool:
-    """Whether an input [?, ?, width] may be the state of a recurrent layer."""
+    """Whether `module` contains a recurrent layer of `width`, so that an input [?, ?, width] may be its state."""
     return any(getattr(m, "hidden_size", None) == width for m in module.modules())
 
 
@@ -209,7 +210,8 @@ def _explicit(leaves: Sequence[Leaf], dynamic: Mapping[str, Mapping[int, str]]) 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Arguments with unusual sizes for `torch.export`, and the description of their dynamic shapes."""
+    """Arguments for `torch.export`, in which each symbolic size is a number that occurs nowhere else, and its
+    description of dynamic shapes."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -262,7 +264,7 @@ def trace_inputs(
 
 
 def _symbol(name: str, known: Dim, size: int) -> Any:
-    """`torch.export`'s description of a symbolic dimension. The range is stated only if it contains `size`, with which
+    """`torch.export`'s `Dim` for the symbolic dimension `name`; its range is stated if it contains `size`, with which
     the module is traced."""
     unit, lo, hi = known.multiple, 1, None
     if known.lo <= size <= (known.hi or size):

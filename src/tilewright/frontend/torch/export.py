@@ -118,7 +118,7 @@ def export_module(
 
 
 def _cause(error: BaseException | None, kind: type[E]) -> E | None:
-    """The first error of class `kind` in the chain of causes of an error; None if there is none."""
+    """The first error of class `kind` among `error` and its causes; None if there is none."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error
@@ -152,7 +152,7 @@ def _of_example(
 
 
 def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
-    """By PyTorch's symbols, the sizes that the example has."""
+    """PyTorch's symbol -> the size that it has in the example."""
     users = {spec.arg.name for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT}
     held = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder" and n.name in users]
     tensors = [v for v in held if isinstance(v, torch.Tensor)]
@@ -165,7 +165,8 @@ def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
 
 
 def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
-    """The stated ranges, in which symbols other than batches (axis 0) are multiples of 2, then of 4, and so on."""
+    """The ranges `stated`, in which symbols other than batches (axis 0) are multiples of 2, then of 4, and so on, to
+    try one after another."""
     batches = {name for axes in dims for axis, name in axes.items() if axis == 0}
     others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
     for unit in _POWERS if others else ():
@@ -188,8 +189,8 @@ def _packs(error: BaseException | None) -> bool:
 
 
 def _numbers(error: Exception) -> list[str]:
-    """The names of symbols whose sizes the module's code uses as Python numbers, as in a loop over them, or in a float
-    argument: for `scale=1 / x.shape[0]` PyTorch inserts the traced value, under a guard."""
+    """The names of symbolic sizes that a module's code needs as Python numbers, from PyTorch's error: it loops over
+    them, or passes them as float (for `scale=1 / x.shape[0]` PyTorch inserts the traced value, under a guard)."""
     own = r"marked (\w+) as dynamic but your code specialized it to be a constant"
     floats = r"Not all values of (\w+) = .* satisfy the generated guard .* == -?\d+(?:\.\d|e)"
     return re.findall(own, str(error)) or re.findall(floats, str(error))
@@ -333,15 +334,14 @@ def serves_least(
 
 
 def _sizes_of(trace: Trace) -> list[int]:
-    """The sizes of a trace's tensors, one after another."""
+    """The extents of all tensors of a trace, concatenated."""
     leaves = pytree.tree_leaves((trace.args, trace.kwargs))
     return [size for x in leaves if isinstance(x, torch.Tensor) for size in x.shape]
 
 
 def _conditions_hold(module: torch.nn.Module, trace: Trace, traced: Sequence[int], least: Sequence[int]) -> bool:
-    """Whether the conditions on sizes in the module's own code have the same outcome at the least sizes as at the
-    traced ones. True if the module cannot be run for this test. (PyTorch's operators assume that unknown sizes are not
-    1.)"""
+    """Whether conditions on sizes in the module's own code hold for the sizes `least` as they did for `traced`. True if
+    the module cannot be run for this test. (PyTorch's own operators assume that unknown sizes are not 1.)"""
     sizes = {a: b for a, b in zip(traced, least, strict=True) if a != b}
     if not sizes:
         return True
@@ -433,7 +433,7 @@ def _of_any_size(what: str, hint: str | None = None) -> UnsupportedError:
 
 
 def _open_sizes(program: ExportedProgram) -> int:
-    """How many sizes of inputs are still symbolic; PyTorch's passes may turn some into constants."""
+    """The number of input extents that are symbolic; PyTorch's passes may make some constant."""
     values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
     sizes = [d for v in values if isinstance(v, torch.Tensor) for d in v.shape]
     return sum(isinstance(d, torch.SymInt) and d.node.maybe_as_int() is None for d in sizes)
@@ -492,7 +492,8 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _writes(x: torch.Tensor) -> int:
-    """How often a tensor has been written to; 0 for those of inference mode, which refuse it outside of that mode."""
+    """The number of in-place writes to a tensor; 0 for tensors of inference mode, which cannot be written to outside of
+    it."""
     return 0 if x.is_inference() else x._version
 
 
@@ -503,7 +504,7 @@ _CHATTER = re.compile(
 
 
 def _place(error: Exception) -> str:
-    """The line of user code that an error of PyTorch's states last."""
+    """The last line of user code that PyTorch's error names, as "file:line: code"; else the error's first line."""
     match = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error).partition("raised this error")[2])
     return f"{match[1]}:{match[2]}: {match[3].strip()}" if match else str(error).partition("\n")[0]
 

@@ -72,8 +72,8 @@ def import_torch(
 
 
 def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lambda: None) -> Imported:
-    """Import a program for sizes from 1, or from 2 if its own shapes exclude 1: PyTorch's exporter assumes 2 or more
-    and simplifies by that, such as `x[:2]` to two rows. A missing rule fails for both and is not retried."""
+    """The program imported for sizes from 1 on or, if its shapes exclude 1, from 2. PyTorch's exporter assumes at least
+    2, and simplifies by that, such as `x[:2]` to two rows. A missing rule fails for both, and is not tried again."""
     try:
         return _imported(*arguments, 1, refused=refused)[0]
     except Error as error:
@@ -257,8 +257,9 @@ class _Importer:
         self.builder.assumptions += result.assumptions
 
     def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool, alone: bool) -> None:
-        """Name the symbolic sizes of one input: as the caller states, "batch" for the very first axis, else by input
-        and axis. With `alone`, only sizes that are single symbols are named; otherwise only expressions of symbols."""
+        """Declare names for the symbolic sizes of input `name`: from `axes` as the caller states, "batch" for axis 0 of
+        the `first` input, else by input and axis. With `alone` only sizes that are single symbols are named, else only
+        compound expressions."""
         for axis, size in enumerate(node.meta["val"].shape):
             if not isinstance(size, torch.SymInt) or size.node.expr.is_Symbol != alone:
                 continue
@@ -287,7 +288,7 @@ class _Importer:
         return [node for node, _ in retained], [name for _, name in retained]
 
     def result(self, candidate: Any, name: str) -> Value:
-        """A result as a tensor; a size becomes an i64 scalar."""
+        """`candidate`, a result of the program, as a tensor; a size becomes an i64 scalar."""
         if isinstance(candidate, Value):
             return candidate
         if not isinstance(candidate, Expr):
@@ -297,7 +298,8 @@ class _Importer:
         return Emitter(self.builder, self.weights, name).symbols([candidate], i64, ())
 
     def weight(self, node: Node) -> Value | None:
-        """A parameter or buffer as a weight; as a constant if `state_dict()` does not contain it."""
+        """The value for a parameter or buffer: a weight if `state_dict()` contains it, else a constant. None for
+        PyTorch's tokens of side effects."""
         if node.name in self.source.tokens:
             return None
         name = self.source.names.get(node.name)

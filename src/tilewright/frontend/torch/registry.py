@@ -55,7 +55,7 @@ def _in_single(f: Rule) -> Rule:
 
 
 def find(target: Any) -> Rule | None:
-    """The rule of an operator."""
+    """The import rule of an ATen operator; None if there is none."""
     return _rule_of(target, RULES)
 
 
@@ -104,7 +104,7 @@ def is_wrapper(target: Any) -> bool:
 
 
 def is_ordered_check(node: torch.fx.Node) -> bool:
-    """Whether the node is a runtime check, which PyTorch orders with others by tokens."""
+    """Whether `node` is a runtime check (`with_effects`), which PyTorch orders by tokens."""
     target: Any = node.target
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.name() != "with_effects":
         return False
@@ -113,7 +113,7 @@ def is_ordered_check(node: torch.fx.Node) -> bool:
 
 
 def _is_symbolic(node: torch.fx.Node) -> bool:
-    """Whether the node computes a size, for which PyTorch stores a symbolic expression."""
+    """Whether `node` computes a number, size or truth value rather than a tensor."""
     return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
@@ -128,7 +128,7 @@ _FRESH = set(
 
 
 def _private(node: torch.fx.Node) -> bool:
-    """Whether a node modifies in place a tensor that no other node reads, so that a new result is equivalent."""
+    """Whether `node` modifies a tensor in place that only it reads, so that a new tensor may take its place."""
     changed: Any = node.args[0] if node.args else None
     if not isinstance(changed, torch.fx.Node) or len(changed.users) != 1 or changed.op != "call_function":
         return False

@@ -112,8 +112,8 @@ def guards_of(program: torch.export.ExportedProgram) -> list[Any]:
 
 @contextlib.contextmanager
 def guards_of_operators(program: torch.export.ExportedProgram) -> Iterator[None]:
-    """Within the context, keep only those new guards that operators cause: a decomposition also repeats the program's
-    own guards, in another form and with another location."""
+    """Within the context, of the guards that PyTorch adds keep only those that operators cause: a decomposition also
+    repeats the program's own guards, in another form and with another location."""
     env = _shape_env(program)
     before = 0 if env is None else len(env.guards)
     try:
@@ -131,21 +131,21 @@ def _shape_env(program: torch.export.ExportedProgram) -> ShapeEnv | None:
 
 
 def own_guards(env: ShapeEnv) -> list[Any]:
-    """The conditions on sizes that the module's own code evaluated. Those that fix a size to a number are left out,
-    since operators cause them."""
+    """The conditions on sizes that the module's own code evaluated, as SymPy expressions, without those that fix a size
+    to a number, which operators cause."""
     return [g.expr for g in env.guards if not _is_of_operators(g) and not _is_number(g.expr)]
 
 
 def traced_sizes(env: ShapeEnv) -> Mapping[Any, Any]:
-    """By PyTorch's symbols, the sizes with which the program was traced."""
+    """PyTorch's symbol -> the size with which the program was traced."""
     result: Mapping[Any, Any] = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
     return result
 
 
 def _is_of_operators(guard: Any) -> bool:
-    """Whether PyTorch's code, not the module's, caused a guard. Two locations in PyTorch count as the module's code:
-    Dynamo, which interprets it, and `Module`, which calls code that has no file, as in a shell. The modes of this
-    package that see each operator count as PyTorch's."""
+    """Whether PyTorch's code, rather than the module's, caused `guard`, by its location. Dynamo, which interprets the
+    module, and `Module`, which calls code without a file, count as the module's code; this package's modes, which see
+    each operator, count as PyTorch's."""
     file = getattr(guard.sloc.framework_loc, "filename", "")
     if file and Path(file).parent == Path(__file__).parent:
         return True
@@ -167,7 +167,7 @@ def _as_sizes(guard: Any, traced: Mapping[Any, Any]) -> list[Any]:
 
 
 def _has_expression(e: Any) -> bool:
-    """Whether `Sizes.condition` supports a function in a guard: not so for that of `x.shape[0] ** 0.5 > 5`."""
+    """Whether `Sizes.condition` supports the function at the root of `e`: it does not for `x.shape[0] ** 0.5 > 5`."""
     if type(e).__name__ in ("Max", "Min") and any(map(_is_float, e.args)):
         return False
     known = {*_FUNCTIONS, *_RELATIONS, *_QUOTIENTS, *_ROUNDINGS, "And", "Or"}
@@ -175,9 +175,8 @@ def _has_expression(e: Any) -> bool:
 
 
 def _is_rounded(e: Any) -> bool:
-    """Whether a float is computed from sizes with rounding, so that exact fractions may decide the condition
-    differently: `0.1 * 3 > 0.3`. A quotient of exact numbers is not: it is a whole number where the fraction is one,
-    and lies between the same whole numbers."""
+    """Whether `e`, a float computed from sizes, is rounded, so that a condition on exact fractions may differ: `0.1 * 3
+    > 0.3`. A quotient of exact numbers is not, since its comparisons with whole numbers agree."""
     if type(e).__name__ in _QUOTIENTS[:2]:
         return bool(_quotients(e.args[1], _QUOTIENTS[:2]))
     floats = [part for part in e.args if isinstance(part, sympy.Float)]
@@ -186,12 +185,13 @@ def _is_rounded(e: Any) -> bool:
 
 
 def holds(guards: Iterable[Any], sizes: Mapping[Any, int]) -> bool:
-    """Whether no condition is false for these sizes, by symbol. Conditions with other symbols are ignored."""
+    """Whether none of the conditions `guards` is false for `sizes` (symbol -> number). Conditions on other symbols are
+    ignored."""
     return not any(g.subs(sizes) == sympy.false for g in guards)
 
 
 def _quotients(e: Any, names: Sequence[str] = _QUOTIENTS) -> set[Any]:
-    """The SymPy classes with these names that occur in an expression."""
+    """The SymPy classes among `names` that occur in the expression `e`."""
     return {type(part) for part in sympy.preorder_traversal(e) if type(part).__name__ in names}
 
 
@@ -201,7 +201,7 @@ def _is_float(e: Any) -> bool:
 
 
 def _about_ones(guard: Any) -> bool:
-    """Whether a guard only says that a size is not 0 or not 1, or that two sizes differ."""
+    """Whether `guard` only says that a size is not 0 or 1, or that two sizes differ."""
     if not isinstance(guard, sympy.core.relational.Relational):
         return False
     a, b = guard.args
@@ -275,15 +275,14 @@ class Sizes:
         return low, None if high is None or high >= (1 << 31) - 1 else high
 
     def assume(self, guards: Iterable[Any], builder: GraphBuilder) -> None:
-        """Pass PyTorch's guards on sizes to the builder, if all of their symbols are known. Guards that a size is
-        neither 0 nor 1 are left out: PyTorch adds them to every trace, and traced programs mostly serve these sizes
-        too."""
+        """Assume PyTorch's guards, conditions on sizes, in `builder`, as far as they are supported. Those that a size
+        is neither 0 nor 1 are left out: every trace has them, and programs mostly serve these sizes, too."""
         for guard in guards:
             with contextlib.suppress(UnsupportedError):
                 builder.assume(as_expr(self.condition(guard)), "a guard of torch.export")
 
     def replace(self, table: Mapping[Var, Expr]) -> None:
-        """Replace symbols by other expressions, such as symbols with smaller ranges."""
+        """Replace symbols in all recorded sizes by the expressions in `table`, such as symbols with smaller ranges."""
         for sizes in (self.named, self.known):
             sizes.update({name: dim(substitute(size, table)) for name, size in sizes.items()})
 
@@ -300,8 +299,8 @@ class Sizes:
         raise UnsupportedError(f"a condition on sizes by {name} is not supported", got=e)
 
     def _ratio(self, e: Any) -> tuple[Expr, Expr]:
-        """A number computed from sizes as (numerator, positive denominator), since guards may compare floats: `if
-        x.shape[0] / 3 > 1.2`. Raises UnsupportedError."""
+        """(numerator, positive denominator) of a number computed from sizes: guards may compare floats, as for `if
+        x.shape[0] / 3 > 1.2`. Raises UnsupportedError for other functions."""
         name = type(e).__name__
         if isinstance(e, sympy.Float):
             fraction = Fraction(float(e)).limit_denominator(_MAX_DENOMINATOR)

@@ -36,7 +36,7 @@ def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _keys(tree: Any, count: int) -> list[Any]:
-    """The names of a container's children."""
+    """The keys of a container's `count` children: names of a mapping's keys or a dataclass's fields, else positions."""
     names: list[str] = []
     if isinstance(tree, Mapping):
         names = list(map(str, tree))

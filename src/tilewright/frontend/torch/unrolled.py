@@ -42,7 +42,7 @@ def refuse_unrolled(graph: Graph, label: str) -> None:
 
 
 def _line(trace: Any) -> str:
-    """The innermost line of code of a stack trace, with its file's name; "" where there is none."""
+    """The innermost line of code in a stack trace as "file:line: code", without folders; "" if there is none."""
     frames = re.findall(r'File "(?:[^"]*/)?([^"/]+)", line (\d+), in [^\n]*\n\s*([^\n]*)', trace or "")
     return f"{frames[-1][0]}:{frames[-1][1]}: {frames[-1][2].strip()}" if frames else ""
 

@@ -37,7 +37,8 @@ class _Skipped(Exception):
 
 @dataclass(slots=True)
 class Walk:
-    """Imports nodes into `builder`. `placeholder` returns the value of a placeholder that has none yet."""
+    """Imports the nodes of an ATen graph into `builder`, one by one. `placeholder` returns the value of a placeholder
+    node without one."""
 
     label: str
     builder: GraphBuilder
@@ -68,7 +69,7 @@ class Walk:
             self.attempt(graph, node, values)
 
     def attempt(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> None:
-        """Import one node, or record why that fails."""
+        """Import `node` and enter its result in `values`; an error is recorded, and its operator refused."""
         where = place(self.label, node)
         try:
             values[node] = self.node(graph, node, values)
@@ -142,14 +143,16 @@ class Walk:
         return _checked(call, is_there(call, *args, **kwargs))
 
     def size(self, node: Node, held: torch.SymInt, values: dict[Node, Any]) -> Any:
-        """A symbolic number of PyTorch's: a size as expression, or the value of a number that a loop carries."""
+        """PyTorch's symbolic number `held`, the result of `node`, as an expression of sizes, or as a scalar if a loop
+        carries it."""
         source = values.get(node.args[0]) if node.target is operator.getitem else None
         if isinstance(source, list) and isinstance(source[node.args[1]], Value):
             self.numbers[str(held.node.expr)] = source[node.args[1]]
         return number(self, held, node.name)
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The operator's arguments in the order of its schema, with defaults, and its keyword-only arguments."""
+        """(positional arguments in the schema's order, defaults included; keyword-only arguments) of an operator, with
+        nodes replaced by their values."""
         target: Any = node.target
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
@@ -184,7 +187,7 @@ class Walk:
         return self.called(inner, [self.resolve(a, values) for a in node.args[position + 1 :]])
 
     def called(self, inner: GraphModule, arguments: Sequence[Any]) -> list[Any]:
-        """Import a nested graph with these values as its arguments, and return its results."""
+        """The results of a nested graph, imported with these arguments. Raises _Skipped if a result's node failed."""
         placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
         local = dict(zip(placeholders, arguments, strict=True))
         for placeholder, value in local.items():
@@ -239,12 +242,12 @@ def _needed(graph: torch.fx.Graph) -> set[Node]:
 
 
 def _read(node: Node) -> frozenset[int]:
-    """The positions of a node's results that other nodes read."""
+    """The positions of those of a node's several results that other nodes read."""
     return frozenset(user.args[1] for user in node.users if user.target is operator.getitem)
 
 
 def _checked(call: Call, results: Any) -> Any:
-    """A rule's results, checked against the types that PyTorch states."""
+    """A rule's `results`, if they have the types that PyTorch states. Raises UnsupportedError otherwise."""
     pairs = zip(results, call.results, strict=False) if isinstance(results, list | tuple) else [(results, call.results)]
     for value, stated in pairs:
         if isinstance(value, Complex) and isinstance(stated, torch.Tensor) and stated.is_complex():

@@ -14,7 +14,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class Weights:
-    """The tensors that the placeholders of a program stand for.
+    """The parameters, buffers and constants of an exported program, by its placeholders.
 
     names      placeholder to the name of its parameter; tied ones share the first name in `state_dict()`
     tensors    the tensors by those names
@@ -56,7 +56,7 @@ def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> We
 
 
 def _identity(tensor: torch.Tensor) -> Any:
-    """A key that is equal for tensors which are the same view of the same memory."""
+    """A key that is equal for tensors which view the same memory in the same way."""
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return id(tensor)
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())

@@ -23,7 +23,8 @@ _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 
 def _sequence(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
-    """An empty tensor with the size and strides of all steps' states."""
+    """A recurrent layer's result for tracing: an uninitialised tensor with the shape and strides of the states at all
+    steps."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     y = x.new_empty(steps, batch, state.shape[-1] * (2 if bidirectional else 1))
     return y.transpose(0, 1) if batch_first else y
@@ -41,8 +42,8 @@ def _single(x: Any, state: Any, params: Any, biases: bool, *rest: Any) -> tuple[
 
 
 def _pooled(x: Any, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
-    """Max pooling along the last dimension. With `ceil`, the last window may reach beyond the end, but begins before
-    it."""
+    """Max pooling's result for tracing, along the last dimension: an uninitialised tensor. With `ceil`, a last window
+    may reach past the end, but begins before it."""
     window, step, pad, spacing = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
     before = x.shape[-1] + 2 * pad - spacing * (window - 1) - 1
     steps = -(-before // step) if ceil else before // step
@@ -65,7 +66,8 @@ def _adaptive_maximum(x: Any, size: Any) -> Any:
 
 
 def _covariance(x: Any, **_: Any) -> Any:
-    """An empty covariance matrix, or a scalar for one row. Raises for booleans."""
+    """The result of `cov` for tracing: an uninitialised square matrix, or a scalar for one row. Raises RuntimeError for
+    booleans."""
     if x.dtype is torch.bool:
         raise RuntimeError("cov(): bool dtype is not supported for input")
     rows = x.shape[0] if x.dim() > 1 else 1
@@ -74,7 +76,8 @@ def _covariance(x: Any, **_: Any) -> Any:
 
 
 def _loss(scores: Any, targets: Any, steps: Any, lengths: Any, blank: Any = 0, reduction: int = 1, *_: Any) -> Any:
-    """An empty loss for each sequence, or one for all."""
+    """The result of the CTC loss for tracing: an uninitialised tensor with one loss per sequence (reduction 0), or a
+    scalar."""
     return scores.new_empty(scores.shape[1:2] if reduction == 0 and scores.dim() == 3 else ())
 
 

@@ -85,7 +85,7 @@ def read_gguf(path: str | Path) -> dict[str, Array | CodedWeight]:
 
 @dataclass(slots=True)
 class _Cursor:
-    """A place in a file's bytes."""
+    """A reading position in the bytes of a file, which `where` names in messages."""
 
     data: memoryview
     where: str
@@ -102,7 +102,8 @@ class _Cursor:
         return struct.unpack("<" + code, self.take(struct.calcsize("<" + code)))[0]
 
     def count(self, number: int, least: int) -> int:
-        """A count of things of at least `least` bytes each, checked against the bytes that remain."""
+        """`number`, a count of entries of at least `least` bytes each. Raises ModelError if so many do not fit the rest
+        of the file."""
         if number > (len(self.data) - self.at) // least:
             left = len(self.data) - self.at
             raise ModelError("the file ends early", where=self.where, expected=f"{number} entries", got=f"{left} bytes")
@@ -174,7 +175,7 @@ def _float16(blocks: Array, at: int) -> Array:
 
 
 def _unpaired(codes: Array) -> Array:
-    """Codes from bytes that hold code k in the low and code k + width in the high half, in order."""
+    """The 4-bit codes of each block, one a byte: the low halves of all bytes, then the high halves."""
     return np.concatenate((codes & 15, codes >> 4), axis=-1)
 
 

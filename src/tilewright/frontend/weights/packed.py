@@ -70,8 +70,8 @@ def _packed(where: str, parts: Mapping[str, Any]) -> Array | CodedWeight:
 
 
 def _ordered(where: str, codes: Array, scales: Any, levels: Array, order: Array) -> Array:
-    """The dequantised numbers, f32[N, K], of a GPTQ weight whose columns are assigned to groups in any order
-    (`g_idx`)."""
+    """A GPTQ weight dequantised, f32[N, K], where `order` (`g_idx`) assigns each input row to a group of scales in any
+    order."""
     whole = order.shape == codes.shape[:1] and order.dtype.kind in "iu"
     if not whole or order.min() < 0 or order.max() >= len(levels):
         raise ModelError("g_idx names groups that there are not", where=where, expected=f"0 to {len(levels) - 1}")
@@ -80,7 +80,8 @@ def _ordered(where: str, codes: Array, scales: Any, levels: Array, order: Array)
 
 
 def _words(words: Any, order: tuple[int, ...] = tuple(range(8))) -> Array:
-    """The eight 4-bit codes of each word, u8[rows, 8 * columns]; `order`: the position of each."""
+    """The eight 4-bit codes of each 32-bit word, u8[rows, 8 * columns]; code k of the result is at position order[k] of
+    the word."""
     bits = np.ascontiguousarray(words).view(np.uint32)
     shifts = np.uint32(4) * np.asarray(order, np.uint32)
     return (bits[..., None] >> shifts & np.uint32(15)).astype(np.uint8).reshape(len(bits), -1)
@@ -110,7 +111,8 @@ def _nf4(where: str, parts: Mapping[str, Any]) -> CodedWeight:
 
 
 def _nested(where: str, absmax: Array, parts: Mapping[str, Any], state: Mapping[str, Any]) -> Array:
-    """Scales that are themselves quantised to 8 bits, dequantised."""
+    """bitsandbytes' scales that are themselves quantised to 8 bits (`absmax`), dequantised by a map of levels and a
+    scale for each block."""
     outer, book, block = parts[".nested_absmax"], parts.get(".nested_quant_map"), state.get("nested_blocksize")
     if book is None or np.shape(book) != (256,) or not isinstance(block, int) or block < 1:
         raise ModelError("nested scales need a map of 256 levels and a block size", where=where, got=block)

@@ -85,8 +85,8 @@ def patterned(read: Imported, least: float, target: Target | None = None) -> Imp
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The blocks of a weight [K, N] that are not all 0: a block's columns, and the row of each block of each panel,
-    i32[P, J]. Panels with fewer than J blocks are filled up with row K."""
+    """The positions of the nonzero blocks of a sparse weight [K, N]: a block is `width` columns of a row, and `index`,
+    i32[P, J], has the rows of the blocks of each panel of columns, filled up with K."""
 
     width: int
     index: Array
@@ -106,16 +106,18 @@ def pattern_of(matrix: Array, lanes: int = 1) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The elements of a weight [K, N] step by step: the row of each, u16[N, J], K where a column has none, and the
-    first row of the panels' windows, u16[P, J]."""
+    """The elements of a sparse weight [K, N] in steps: `rows`, u16[N, J], has the row of each column's element at
+    each step (K: none), and `first`, u16[P, J], the first row of the window from which a panel's elements come at
+    that step."""
 
     rows: Array
     first: Array
 
 
 def windows_of(nonzero: Array, lanes: int, window: int) -> Windows:
-    """Elements arranged in panels of `lanes` columns, step by step: at each step the window begins at the first row
-    that still has an element, and each column contributes its next element if that is inside."""
+    """The nonzero elements arranged in steps, for panels of `lanes` columns: at each step a panel's window of `window`
+    rows begins at the first row that still has an element, and each column contributes its next element if that is
+    inside."""
     depth, columns = nonzero.shape
     counts = nonzero.sum(axis=0)
     left = np.full((columns + -columns % lanes, int(counts.max(initial=0)) + 1), depth, np.int64)
@@ -134,7 +136,7 @@ def windows_of(nonzero: Array, lanes: int, window: int) -> Windows:
 
 
 def _blocks(nonzero: Array, width: int) -> Array:
-    """Whether each block of each panel has an element that is not 0, bool[P, K]."""
+    """For each panel of `width` columns and each row whether its block has a nonzero element, bool[P, K]."""
     depth, columns = nonzero.shape
     padded = np.pad(nonzero, ((0, 0), (0, -columns % width)))
     return np.ascontiguousarray(padded.reshape(depth, -1, width).any(axis=2).T)
@@ -150,8 +152,8 @@ def _index(blocks: Array) -> Array:
 
 
 def _sparse(graph: Graph, weights: Mapping[str, Any], least: float) -> dict[Value, bool]:
-    """The weights whose share of zeros is at least `least` and which only f32 products read, each with whether they
-    read its transpose."""
+    """The weights, f32, that only products read and whose share of zeros is at least `least`, each with whether
+    products read its transpose."""
     readers, chosen = graph.consumers(), dict[Value, bool]()
     for p in graph.params:
         nodes = readers.get(p, [])
@@ -204,12 +206,13 @@ class _Work:
 
     @property
     def window(self) -> int:
-        """The number of rows among which one instruction of the target picks an element for each lane; 0 without
-        such."""
+        """The number of rows from which one table lookup of the target can pick an element for each lane; 0 if it has
+        none."""
         return 2 * self.target.isa.tables or self.target.isa.half_tables
 
     def parts(self, n: Emitter, w: Value, alone: bool) -> _Parts:
-        """The operands that replace a weight in a product with one row (`alone`) or with several."""
+        """The operands that replace weight `w` in sparse products: in windows for products with one row (`alone`), if
+        that needs few steps, else in blocks."""
         array = np.asarray(self.weights[w.name])
         matrix = array.T if self.sparse[w] else array
         lanes = self.target.lanes(f32.itemsize)
@@ -221,14 +224,14 @@ class _Work:
         return self.in_blocks(n, w, pattern)
 
     def in_blocks(self, n: Emitter, w: Value, pattern: Pattern) -> _Parts:
-        """The blocks of a weight, f32[P, J, V], and their rows, i32[P, J]."""
+        """The nonzero blocks of `w` as operands: their values, f32[P, J, V], and their rows, i32[P, J]."""
         depth, _ = self.sizes(w)
         index, values = self.elements(n, w, pattern.index, pattern.width)
         return _Parts(pattern.width, values, n.emit("min", n.cast(index, i32), n.constant(depth - 1, i32)))
 
     def in_windows(self, n: Emitter, w: Value, windows: Windows, lanes: int) -> _Parts:
-        """The elements of a weight, f32[P, J, V], the first rows of their windows, u16[P, J], and their rows in these,
-        u8[P, J, V]."""
+        """The elements of `w` in steps as operands: values, f32[P, J, V], first rows of windows, u16[P, J], and rows
+        within a window, u8[P, J, V]."""
         panels, steps = windows.first.shape
         _, columns = self.sizes(w)
         index, values = self.elements(n, w, windows.rows, 1)
@@ -250,18 +253,20 @@ class _Work:
         return _Parts(1, in_panels(n.reshape(values, (columns, steps))), first, in_panels(place))
 
     def repeated(self, n: Emitter, first: Value, lanes: int) -> Value:
-        """The first row of each column's windows, i32[P lanes, J]."""
+        """`first`, the first row of each panel's windows [P, J], repeated for the panel's columns: i32[P * lanes,
+        J]."""
         panels, steps = first.shape
         each = n.emit("broadcast", n.reshape(n.cast(first, i32), (panels, 1, steps)), shape=(panels, lanes, steps))
         return n.reshape(each, (panels * lanes, steps))
 
     def sizes(self, w: Value) -> tuple[int, int]:
-        """Rows and columns of a weight as products see it."""
+        """(rows, columns) of weight `w` as products read it, transposed or not."""
         shape = np.asarray(self.weights[w.name]).shape
         return shape[::-1] if self.sparse[w] else shape
 
     def elements(self, n: Emitter, w: Value, rows: Array, width: int) -> tuple[Value, Value]:
-        """The rows of a weight's blocks as a parameter, and the blocks themselves: zeros where there is none."""
+        """(the parameter with `rows`, the blocks of `w` at these rows, [P, J, width]); a row past the last one gives
+        zeros. The pattern is recorded."""
         (depth, columns), (panels, count), transposed = self.sizes(w), rows.shape, self.sparse[w]
         stored = rows.astype(np.uint16) if depth < 1 << 16 else rows
         kind = u16 if stored.dtype == np.uint16 else i32
@@ -280,7 +285,8 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The operands that replace a sparse weight, in blocks of `width` columns; `place` if it is arranged in windows."""
+    """The operands that replace a sparse weight: `values` in blocks of `width` columns, with their rows in `index`; if
+    arranged in steps, `index` has the windows' first rows, and `place` rows within them."""
 
     width: int
     values: Value

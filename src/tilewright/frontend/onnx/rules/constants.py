@@ -107,7 +107,7 @@ def range_(n: Call) -> Value:
 
 
 def _range_of_data(n: Call) -> Value:
-    """A range whose number of elements is computed."""
+    """Range whose operands are computed by each call, so that the number of elements is a new symbol."""
     t = n.dtype(0)
     start, limit, delta = (n.reshape(n.value(i), ()) for i in range(3))
     known, what = n.known(2), "the delta is 0"
@@ -125,8 +125,8 @@ def _range_of_data(n: Call) -> Value:
 
 
 def _steps(n: Call, *numbers: Value) -> Value:
-    """How many steps of an integer range lead from start to limit. The distance may exceed an i64, so that it is
-    computed unsigned."""
+    """The number of elements of a Range from start by delta to limit, integers in the graph, as i64. A distance may
+    exceed i64, so that it is computed in u64."""
     zero, one, none = n.constant(0, i64), n.constant(1, u64), n.constant(0, u64)
     start, limit, step = (n.cast(v, i64) for v in numbers)
     falls = n.emit("lt", step, zero)
@@ -141,7 +141,8 @@ def _steps(n: Call, *numbers: Value) -> Value:
 
 
 def _steps_of_floats(n: Call, span: Value, delta: Value) -> Value:
-    """How many steps of a float lead to a limit, rounded as the type rounds; NaN if an operand is NaN."""
+    """The number of elements (f64) of a float Range: `span` / `delta` rounded up, 0 or more; NaN if an operand is
+    NaN."""
     steps = n.emit("ceil", n.cast(n.emit("div", span, delta), f64))
     return n.emit("select", n.emit("lt", steps, n.constant(0.0, f64)), n.constant(0.0, f64), steps)
 

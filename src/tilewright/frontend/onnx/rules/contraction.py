@@ -67,7 +67,8 @@ def convolve(n: Call, x: Value, w: Value) -> Value:
 
 
 def window(n: Call, x: Value, w: Value) -> tuple[Value, dict[str, Any]]:
-    """`x`, padded where pads depend on a symbolic size, and the attributes of Tilewright's operator `conv`."""
+    """(the input, the attributes for the operator `conv`) of a convolution. The input is padded first where pads depend
+    on a symbolic size."""
     rank = x.type.rank - 2
     if w.type.rank != x.type.rank or rank < 1:
         raise ShapeError("input and weight of a convolution differ in rank", got=f"{x.type} and {w.type}")
@@ -109,8 +110,8 @@ def conv_transpose(n: Call) -> Value:
 
 
 def _cut(n: Call, y: Value, axis: int, before: Expr, after: Expr) -> Value:
-    """`y` without `before` and `after` elements at the ends of an axis, which depend on symbolic sizes; a negative
-    `after` appends zeros."""
+    """`y` cropped along `axis` by numbers of elements, which may be symbolic, `before` and `after`; if `after` is
+    negative, zeros are appended."""
     size = dim(y.shape[axis] - before - after)
     more: list[Any] = [0] * y.type.rank
     more[axis] = maximum(-after, 0)

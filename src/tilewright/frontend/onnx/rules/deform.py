@@ -50,8 +50,8 @@ def deform_conv(n: Call) -> Value:
 def _places(
     n: Call, x: Value, moved: Value, attrs: dict[str, tuple[int, ...]], k: int, kernel: tuple[int, int]
 ) -> Value:
-    """The coordinate along dimension `k` that each tap reads for each pixel, from -1 to 1 over the image's extent,
-    in f64, so that a pixel's middle is one."""
+    """The coordinates along spatial dimension `k` at which a deformable convolution reads each tap for each pixel: the
+    regular position plus the offset in `moved`, scaled to -1..1 over the image, as f64."""
     rank = 2
     extent = static(x.shape[2 + k], "the image of DeformConv")
     pixels = moved.shape[3 + k]
@@ -86,7 +86,7 @@ def determinant(n: Call) -> Value:
         return n.reshape(n.slice(n.slice(x, rank - 2, i, 1), rank - 1, j, 1), lead)
 
     def minor(i: int, chosen: tuple[int, ...]) -> Value:
-        """The determinant of the matrix of rows from `i` on and the columns `chosen`."""
+        """The determinant of a submatrix: rows from `i` on, and the columns in `chosen`."""
         if len(chosen) == 1:
             return entry(i, chosen[0])
         total: Value | None = None

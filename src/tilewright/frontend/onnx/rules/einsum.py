@@ -56,7 +56,7 @@ def explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without_ones(n: Call, values: list[Value], terms: list[str]) -> tuple[list[Value], list[str]]:
-    """Remove from each operand the dimensions of size 1 that broadcast against larger ones."""
+    """The operands and their labels without dimensions of size 1 whose label has a larger size in another operand."""
     large = {
         c for v, t in zip(values, terms, strict=True) for c, d in zip(t, v.shape, strict=True) if not is_const(d, 1)
     }
@@ -98,7 +98,7 @@ def _as_matmul(n: Call, a: Value, b: Value, ta: str, tb: str, result: str) -> Va
 
 
 def _summed(n: Call, x: Value, term: str, needed: set[str]) -> tuple[Value, str]:
-    """Sum `x` over the labels that occur in no other operand and not in the result."""
+    """(`x` summed over its labels that are not in `needed`, the remaining labels)."""
     axes = tuple(k for k, c in enumerate(term) if c not in needed)
     if not axes:
         return x, term

@@ -18,14 +18,14 @@ from tilewright.support.errors import ModelError, ShapeError
 
 @rule("NonZero")
 def nonzero(n: Call) -> Value:
-    """The coordinates of elements that are not zero, one column for each such element."""
+    """NonZero: the coordinates of elements that are not zero, i64[rank, count]."""
     x = n.value(0)
     x = n.reshape(x, (1,)) if x.type.rank == 0 else x
     return n.transpose(places(n, x), [1, 0])
 
 
 def places(n: Call, x: Value) -> Value:
-    """The coordinates of elements that are not zero, one row for each such element."""
+    """The coordinates of the elements of `x` that are not zero, i64[count, rank]."""
     rows, count = n.emit_all("nonzero", x)
     return n.head(rows, count)
 
@@ -56,8 +56,8 @@ def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Va
 
 
 def places_by(n: Call, start: Value, end: Value, step: Value, extent: Expr) -> Value:
-    """The indices that a slice reads, where start, end and step are i64 scalars. The step may have either sign, but not
-    be 0."""
+    """The indices, i64[count], that the slice `start:end:step` selects from a dimension of `extent`, where all three
+    are i64 scalars that each call computes; `step` is negative or positive, but not 0."""
     number, zero, one = n.symbols([extent], i64, ()), n.constant(0, i64), n.constant(1, i64)
     last = n.emit("sub", number, one)
     following = n.emit("gt", step, zero)
@@ -86,7 +86,7 @@ LONGEST = 1 << 31
 
 @rule("Compress")
 def compress(n: Call) -> Value:
-    """A gather of the elements where the condition is true."""
+    """Compress: the slices along `axis` (or elements of the flattened input) for which the condition is true."""
     x, axis = n.value(0), n.integer("axis", None)
     if axis is None:
         x, axis = n.reshape(x, (x.type.size,)), 0
@@ -127,7 +127,8 @@ def unique(n: Call) -> list[Value]:
 
 
 def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) -> tuple[Value, ...]:
-    """Results of Unique in the order in which values first occur; unused places come last."""
+    """Unique's results (first positions, inverse, counts, number) reordered from sorted values to the order of first
+    occurrence; entries past `count` are unused."""
     extent = first.shape[0]
     along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
     after = n.emit("add", along, n.symbols([extent], i64, ()))
@@ -156,7 +157,8 @@ def non_max_suppression(n: Call) -> Value:
 
 
 def _overlap(n: Call) -> Value:
-    """The largest overlap of boxes (intersection over union) that is allowed, from 0 to 1."""
+    """NonMaxSuppression's input `iou_threshold`: the largest intersection over union that selected boxes may have, from
+    0 to 1, which is checked."""
     known, what = n.known(3), "the overlap is not from 0 to 1"
     if known is None:
         return n.within(n.value(3), 0, 1, what, of=n.value(3))

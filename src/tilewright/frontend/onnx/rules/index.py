@@ -16,7 +16,7 @@ from tilewright.support.errors import ShapeError
 
 @rule("Gather")
 def gather(n: Call) -> Value:
-    """One known index is a slice; any other indices gather."""
+    """Gather; with a single known index it is a slice."""
     x = n.value(0)
     axis = axis_of(n.integer("axis", 0), x.type.rank)
     indices = n.known(1)

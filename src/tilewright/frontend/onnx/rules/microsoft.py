@@ -52,7 +52,7 @@ def bias_add(n: Call) -> Value:
 
 @rule(f"{DOMAIN}BiasSplitGelu")
 def bias_split_gelu(n: Call) -> Value:
-    """Half of the channels, times the GELU of the other half."""
+    """BiasSplitGelu: the bias is added; the first half of the channels is multiplied by the GELU of the second."""
     x = n.emit("add", n.value(0), n.value(1))
     half = dim(x.shape[-1] // 2)
     axis = x.type.rank - 1
@@ -73,13 +73,14 @@ def bias_softmax(n: Call) -> Value:
 
 
 def _summed(n: Call, bias: int) -> Value:
-    """Input, skip and, if there is one, bias."""
+    """The sum of a normalisation's operands: input, skip and, if input number `bias` is there, bias."""
     total = n.emit("add", n.value(0), n.value(1))
     return n.emit("add", total, n.value(bias)) if n.has(bias) else total
 
 
 def _with_sum(n: Call, y: Value, total: Value) -> list[Value | None]:
-    """The normalised output, no statistics (only training reads them), and the sum."""
+    """The outputs of a fused normalisation: `y`, no statistics (only training reads them), and the sum `total` that was
+    normalised."""
     return [y, None, None, total][: n.outputs]
 
 
@@ -114,7 +115,8 @@ def rms_norm(n: Call) -> list[Value]:
 
 @rule(f"{DOMAIN}EmbedLayerNormalization")
 def embed_layer_norm(n: Call) -> list[Value | None]:
-    """Inputs: words, segments?, three tables (the segments' may be absent), scale, shift, mask?, positions?."""
+    """EmbedLayerNormalization: word, position and segment embeddings are added and normalised. Inputs: words,
+    segments?, three tables (that of segments may be absent), scale, shift, mask?, positions?."""
     ids, words, positions = n.value(0), n.value(2), n.value(3)
     batch, length = ids.shape
     total = n.emit("gather", words, ids, axis=0)
@@ -158,8 +160,8 @@ def group_norm(n: Call) -> Value:
 
 
 def _swapped(n: Call, x: Value, wanted: bool, batch: bool) -> Value:
-    """A factor of a product: with `batch`, its first dimension moves to before the last; then with `wanted`, its last
-    two dimensions are exchanged."""
+    """An operand of FusedMatMul: if `batch`, its first dimension, the rows, moves to before the last; if `wanted`, its
+    last two dimensions are then exchanged."""
     order = list(range(x.type.rank))
     if batch:  # [rows, batch..., columns] to [batch..., rows, columns]
         order = [*order[1:-1], order[0], order[-1]]
@@ -227,7 +229,7 @@ def fused_conv(n: Call) -> Value:
 
 @rule(f"{DOMAIN}NhwcConv", f"{DOMAIN}NhwcFusedConv")
 def nhwc_conv(n: Call) -> Value:
-    """Image and, but for the filters, weights with channels last."""
+    """A convolution of images with channels last; NhwcConv's filters have them last, too."""
     x, w = n.value(0), n.value(1)
     if x.type.rank != 4 or w.type.rank != 4:
         raise ShapeError("NhwcConv needs images", got=f"{x.type} and {w.type}")
@@ -243,7 +245,7 @@ def nhwc_conv(n: Call) -> Value:
 
 @rule(f"{DOMAIN}CDist")
 def distances(n: Call) -> Value:
-    """The distances of every row of x to every row of y, squared or not."""
+    """CDist: the Euclidean distance of each row of x to each row of y, or its square."""
     x, y = n.value(0), n.value(1)
     metric = n.text("metric", "sqeuclidean")
     if metric not in ("sqeuclidean", "euclidean") or x.type.rank != 2 or y.type.rank != 2:
@@ -296,7 +298,8 @@ def matmul_nbits(n: Call) -> Value:
 
 
 def _zero_points(n: Call, i: int, rows: int, blocks: int, bits: int) -> Value:
-    """A zero point for each block: packed as the weights are, or numbers; the middle of the range if absent."""
+    """The zero points of blocks, f32[rows, blocks, 1], from input `i`: floats, or packed integers of `bits` bits; the
+    middle of the range if the input is absent."""
     if not n.has(i):
         return n.constant(1 << (bits - 1), f32)
     zero_points = n.value(i)
@@ -332,7 +335,7 @@ def gather_block_quantized(n: Call) -> Value:
 
 
 def _over_blocks(n: Call, x: Value, block: int, width: Expr) -> Value:
-    """Each entry of the last dimension repeated `block` times, cut to `width` entries."""
+    """`x` with each entry of its last dimension, one per block, repeated `block` times, cut to `width` entries."""
     count = x.shape[-1]
     wide = n.emit("broadcast", n.reshape(x, (*x.shape, 1)), shape=dims((*x.shape, block)))
     flat = n.reshape(wide, (*x.shape[:-1], dim(count * block)))
@@ -365,7 +368,8 @@ def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Val
 
 
 def angles(n: Call, table: Value, positions: Value) -> Value:
-    """The rows of a table [positions, half] at these positions, as [batch, 1, length, half]."""
+    """The cosines or sines for rotary embedding: rows `positions` of `table` [positions, half], as [batch, 1, length,
+    half]."""
     rows = n.emit("gather", table, positions, axis=0)
     return n.reshape(rows, (rows.shape[0], 1, *rows.shape[1:]))
 

@@ -20,7 +20,8 @@ MASKED = -10000.0
 def attended(
     n: Call, q: Value, k: Value, v: Value, scale: float | None, masks: list[Value], softcap: float = 0
 ) -> Value:
-    """softmax(q k^T * scale + masks) v of [batch, heads, length, features]. Masks are conditions or are added."""
+    """Attention in ordinary operators: softmax(q k^T * scale + masks) v of [batch, heads, length, features]. A boolean
+    mask is true for keys that are seen; others are added. With a softcap c, scores s become c tanh(s / c) first."""
     if scale is None or scale == 0:
         scale = static(q.shape[-1], "the features of a head") ** -0.5
     scores = n.emit("matmul", q, k, transpose_a=False, transpose_b=True)
@@ -43,7 +44,8 @@ def joined_heads(n: Call, y: Value) -> Value:
 
 
 def steps(n: Call, count: Expr, shape: tuple[int, ...], begin: Expr | int = 0) -> Value:
-    """The positions begin, begin + 1, ... along the dimension of `shape` that is -1; the other dimensions are 1."""
+    """The positions begin, ..., begin + count - 1, reshaped to `shape`: `count` where that has -1, 1 in its other
+    dimensions."""
     line = n.emit("range", start=begin, step=1, size=count, dtype=i64)
     return n.reshape(line, [count if d == -1 else d for d in shape])
 
@@ -54,8 +56,8 @@ def causal(n: Call, rows: Expr, keys: Expr) -> Value:
 
 
 def padding(n: Call, i: int, q: Value, keys: Expr, filler: float) -> Value:
-    """A mask of keys, to be added: [batch] lengths, or zeros for what is masked in [batch, keys], [batch, rows, keys]
-    or [batch, 1, rows, keys]."""
+    """An additive mask of keys from input `i`: 0 for keys that are seen, `filler` for others. The input is [batch]
+    lengths, or nonzero for keys that are seen in [batch, keys], [batch, rows, keys] or with a dimension of heads."""
     mask = n.value(i)
     rank = mask.type.rank
     if rank == 1:
@@ -72,7 +74,8 @@ def padding(n: Call, i: int, q: Value, keys: Expr, filler: float) -> Value:
 
 
 def split_heads(n: Call, qkv: Value, sizes: list[int], heads: int) -> list[Value]:
-    """The projection's columns as q, k and v, by heads."""
+    """The columns of a projection `qkv` split by `sizes` into q, k and v, each reshaped to [batch, heads, length,
+    features]."""
     parts, begin = [], 0
     for size in sizes:
         parts.append(shape_of_heads(n, n.slice(qkv, 2, begin, size), heads))
@@ -82,7 +85,8 @@ def split_heads(n: Call, qkv: Value, sizes: list[int], heads: int) -> list[Value
 
 @rule(f"{DOMAIN}Attention")
 def attention(n: Call) -> list[Value]:
-    """Inputs x, weights, bias?, mask?, past?, an addend of the scores?."""
+    """com.microsoft's Attention: the projection x w + bias, then self-attention. Inputs: x, weights, bias?, mask?,
+    cached keys and values?, addend of the scores?."""
     x, w = n.value(0), n.value(1)
     heads = n.integer("num_heads", 0)
     width = static(w.shape[1], "the projection of Attention")
@@ -99,8 +103,8 @@ def attention(n: Call) -> list[Value]:
 
 @rule(f"{DOMAIN}QAttention")
 def quantized_attention(n: Call) -> list[Value]:
-    """Attention whose projection is a product of integers: inputs x, weights, bias, scales of both, mask?, zero points
-    of both?, past?."""
+    """QAttention: the projection is a product of integers. Inputs: x, weights, bias, scales of both, mask?, zero points
+    of both?, cached keys and values?."""
     w = n.value(1)
     width = static(w.shape[1], "the projection of QAttention")
     if n.integer("do_rotary", 0) or n.integer("past_present_share_buffer", 0):
@@ -112,7 +116,8 @@ def quantized_attention(n: Call) -> list[Value]:
 
 
 def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias: int) -> list[Value]:
-    """Attention after the cached keys and values [2, batch, heads, past, features], and the longer cache."""
+    """Attention over cached and new keys and values, with the outputs of the node: the result, and the extended cache
+    [2, batch, heads, past + length, features]. `mask`, `past` and `bias` are numbers of inputs."""
     filler = n.real("mask_filter_value", MASKED)
     if n.has(past):
         cache = n.value(past)
@@ -148,8 +153,8 @@ def multi_head_attention(n: Call) -> list[Value]:
 
 
 def _factors(n: Call, heads: int) -> tuple[Value, Value, Value]:
-    """q, k and v by heads, each with its bias; from separate inputs, or from one packed as [batch, length, heads, 2 or
-    3, features]."""
+    """q, k and v of MultiHeadAttention as [batch, heads, length, features], each with its part of the bias. They are
+    three inputs, or keys and values, or all, are packed in one [batch, length, heads, 2 or 3, features]."""
     first = n.value(0)
     if first.type.rank == 5:
         b, s, h, count, d = first.shape
@@ -226,8 +231,8 @@ def _grouped(n: Call, heads: int, groups: int) -> tuple[Value, Value, Value]:
 
 
 def _inserted(n: Call, cache: Value, new: Value, first: Value) -> Value:
-    """The cache of keys or values, extended to the longest sequence, with each sequence's new rows inserted from
-    `first` on."""
+    """The cache of keys or values, enlarged to the length of the longest sequence, with the `new` rows of each sequence
+    inserted at position `first`."""
     known = n.known(6)
     total = None if known is None or known.size != 1 else known.reshape(-1)[0]
     grown = dim(cache.shape[2] + new.shape[2])
@@ -241,7 +246,8 @@ def _inserted(n: Call, cache: Value, new: Value, first: Value) -> Value:
 
 
 def _spread(n: Call, x: Value, heads: int) -> Value:
-    """Keys or values of each group repeated for all query heads of the group."""
+    """Keys or values [batch, groups, length, features] with each group repeated for its query heads, so that there are
+    `heads`."""
     b, groups, s, d = x.shape
     per = heads // static(groups, "the groups of attention")
     if per == 1:

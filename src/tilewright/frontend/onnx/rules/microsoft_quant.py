@@ -25,12 +25,13 @@ RULES[f"{DOMAIN}DequantizeLinear"] = dequantize_linear
 
 
 def real(n: Call, i: int, scale: int, zero: int) -> Value:
-    """The numbers that input `i` stands for."""
+    """Input `i` dequantised: (codes - zero point) * scale, where `scale` and `zero` are numbers of inputs."""
     return n.emit("mul", n.cast(centred(n, n.value(i), zero, -1), f32), n.value(scale))
 
 
 def back(n: Call, y: Value, scale: int, zero: int, to: DType) -> Value:
-    """`y` quantised to the output's type, with the scale and zero point in inputs `scale` and `zero`."""
+    """`y` quantised with the scale and zero point in inputs `scale` and `zero`; the type is that of the zero point, or
+    `to` without one."""
     return quantized(n, n.emit("div", y, n.value(scale)), n.optional(zero), n.dtype(zero) if n.has(zero) else to)
 
 
@@ -56,7 +57,8 @@ def _softmax(n: Call, x: Value) -> Value:
 
 
 def _channels_first(n: Call, x: Value, f: Callable[[Value], Value]) -> Value:
-    """Apply a pooling to images whose channels are second; the node may have them last."""
+    """`f`, a pooling of images with channels first, applied to `x`, whose channels are last if the node says so; so are
+    those of the result."""
     if not n.integer("channels_last", 0):
         return f(x)
     rank = x.type.rank

@@ -23,13 +23,14 @@ MAX_KEYS = 4096
 
 
 def _float(n: Call) -> Value:
-    """The input as f32; as f64 if it has that type."""
+    """The first input as a float: f64 stays, all other types become f32."""
     x = n.value(0)
     return x if x.dtype is f64 else n.cast(x, f32)
 
 
 def _vector(n: Call, name: str, like: Value) -> Value:
-    """An attribute that lists one number, or one for each column, as a tensor of `like`'s type."""
+    """Attribute `name`, one number or one for each column of `like`, as constant of `like`'s type. Raises ModelError
+    for other lengths."""
     result, columns = numbers(n, name), as_int(like.shape[-1])
     if result is None:
         raise ModelError(f"attribute {name} is missing")
@@ -107,7 +108,7 @@ def as_rows(n: Call, x: Value) -> Value:
 
 
 def _linear(n: Call, x: Value, rows: int) -> Value:
-    """x @ coefficients.T + intercepts, where `coefficients` has this many rows."""
+    """x times the transpose of the attribute `coefficients` [rows, features], plus the attribute `intercepts`."""
     coefficients, features = numbers(n, "coefficients"), as_int(x.shape[1])
     if coefficients is None or not features or len(coefficients) != rows * features:
         count = 0 if coefficients is None else len(coefficients)
@@ -150,7 +151,8 @@ def linear_classifier(n: Call) -> list[Value]:
 
 @rule("ai.onnx.ml.LabelEncoder")
 def label_encoder(n: Call) -> Value:
-    """A table from numbers to numbers; what is in no key gets the default."""
+    """LabelEncoder on numbers: each element that equals a key is replaced by that key's value, all others by the
+    default."""
     keys, values, default = _table(n)
     x = n.value(0)
     if not len(keys) or len(keys) != len(values) or len(keys) > MAX_KEYS:

@@ -16,7 +16,8 @@ Step = Callable[[Value, Value, list[Value]], tuple[Value, ...]]
 
 
 def _each(n: Call, states: int, step: Step) -> list[Value]:
-    """Apply a step to every tensor: the inputs are all tensors, all gradients, then all of each state."""
+    """Apply an optimiser's `step` to each tensor. The node's inputs are rate and count, then all tensors, all
+    gradients, and all tensors of each of the `states`; outputs are in that order, without gradients."""
     parts = 2 + states
     arguments = [n.value(i) for i in range(2, len(n.items))]
     if not arguments or len(arguments) % parts:

@@ -188,7 +188,7 @@ def shrink(n: Call) -> Value:
 
 
 def _wide(n: Call) -> Value:
-    """The first input; a float of less than 32 bits is cast to f32."""
+    """The first input, where floats of less than 16 bits are cast to f32."""
     x = n.value(0)
     return n.cast(x, f32) if x.dtype.is_minifloat else x
 
@@ -251,7 +251,8 @@ def bit_cast(n: Call) -> Value:
 
 @rule("Identity", "Dropout")
 def identity(n: Call) -> Any:
-    """Nothing is emitted. Dropout in inference returns its input; its mask, if it is an output, is all true."""
+    """Identity, and Dropout in inference: the input itself, without a node; Dropout's mask, if it is an output, is all
+    true."""
     item: Item | Value = n.item(0)
     if n.node.op_type == "Identity":
         return [item]
@@ -272,7 +273,7 @@ def identity(n: Call) -> Any:
 
 
 def _checked_ratio(n: Call) -> Item | Value:
-    """Dropout in inference: the first input, once the call has checked `ratio`."""
+    """The first input of Dropout, with a check that `ratio` is at least 0 and below 1."""
     what, known = "the ratio is not from 0 to below 1", n.known(1)
     if known is None:
         ratio = n.reshape(n.cast(n.value(1), f64), ())

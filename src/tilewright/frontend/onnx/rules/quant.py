@@ -16,8 +16,8 @@ from tilewright.support.errors import DTypeError, ShapeError
 
 
 def along(n: Call, v: Value, x: Value, axis: int, block: int = 0) -> Value:
-    """A scale or zero point shaped to broadcast with `x`: one number, one for each slice of `axis`, or one for each
-    block of it."""
+    """`v`, a scale or zero point, reshaped to broadcast with `x`: it is one number, one for each slice along `axis`, or
+    one for each block of `block` slices."""
     if v.type.rank == 0:
         return v
     if block:
@@ -41,7 +41,7 @@ def _blocked(n: Call, v: Value, x: Value, axis: int, block: int) -> Value:
 
 
 def quantized(n: Call, x: Value, zero_point: Value | None, to: DType) -> Value:
-    """Round to even, add the zero point, saturate, convert. `x` is a float already divided by the scale."""
+    """`x`, already divided by the scale, quantised: rounded to even, plus the zero point, saturated to type `to`."""
     y = n.emit("round", x)
     if zero_point is not None:
         y = n.emit("add", y, n.cast(zero_point, y.dtype))
@@ -87,8 +87,8 @@ def dequantize_linear(n: Call) -> Value:
 
 
 def in_blocks(n: Call, x: Value, scale: Value, axis: int, block: int) -> Value | None:
-    """Codes times the scales of whole blocks, which stand in a dimension of their own: products with such weights
-    recognise them. None where the last block is not whole."""
+    """DequantizeLinear in blocks: codes times scales, computed with a separate dimension for blocks, by which products
+    with such weights are recognised. None if the last block is partial."""
     size = as_int(x.shape[axis])
     if size is None or size % block or not known_same(scale.shape[axis], const(size // block)):
         return None
@@ -112,7 +112,7 @@ def zero_point(n: Call, i: int) -> Value | None:
 
 
 def centred(n: Call, x: Value, i: int, axis: int) -> Value:
-    """Input `x` as i32 minus the zero point that is input `i`, if there is one."""
+    """`x`, the codes of an input, as i32 minus the zero point in input `i`, if there is one, along `axis`."""
     x = n.cast(x, i32)
     zero = zero_point(n, i)
     if zero is None:

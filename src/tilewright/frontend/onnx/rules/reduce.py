@@ -34,8 +34,8 @@ Axes = tuple[int, ...] | ReducedAxes | None
 
 
 def _axes(n: Call) -> Axes:
-    """The reduced axes, all of them by default; None when nothing is reduced. A rule reads them before its first input,
-    to which the call's checks of the axes are attached."""
+    """The axes of a reduction, all of them by default: numbers, or `ReducedAxes` if each call computes them; None if
+    nothing is reduced. It may replace the node's first input by a checked one, so rules read that input afterwards."""
     rank = n.rank(0)
     if n.opset < _AXES_AS_INPUT.get(n.node.op_type, 18):
         chosen = n.ints("axes")
@@ -64,7 +64,7 @@ def _once(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def _reduced(n: Call, x: Value, kind: str, axes: tuple[int, ...] | ReducedAxes, keepdims: bool) -> Value:
-    """The reduction "sum", "mean", "max", "min" or "prod" of `x` over axes."""
+    """`x` reduced over `axes` by `kind`: "sum", "mean", "max", "min" or "prod"."""
     if not isinstance(axes, ReducedAxes):
         return n.emit(f"reduce_{kind}", x, axes=axes, keepdims=keepdims)
     how, start = SCATTERED[kind]
@@ -106,7 +106,7 @@ def direct(n: Call) -> Value:
 
 @rule("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
 def transformed(n: Call) -> Value:
-    """A sum with a pointwise function before or after it, such as the L2 norm."""
+    """ReduceL1, ReduceL2, ReduceSumSquare and ReduceLogSum: a sum with a pointwise function before or after it."""
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     x = n.value(0)
     kind = n.node.op_type
@@ -144,7 +144,7 @@ def log_sum_exp(n: Call) -> Value:
 
 
 def _finite(n: Call, top: Value) -> Value:
-    """A maximum, or 0 where it is not finite."""
+    """`top`, a maximum, with 0 in place of infinities."""
     return n.emit("select", n.emit("detect_inf", top), n.like(0.0, top), top)
 
 

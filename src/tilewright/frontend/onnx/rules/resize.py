@@ -45,7 +45,7 @@ def _floats(array: Any) -> list[float]:
 
 @rule("Resize")
 def resize(n: Call) -> Value:
-    """Inputs x, roi, scales, sizes (scales alone before opset 11)."""
+    """Resize and Upsample: inputs x, roi, scales, sizes (before operator set 11: x and scales)."""
     rank, specified = n.rank(0), n.ints("axes")
     axes = list(range(rank)) if specified is None else [axis_of(a, rank) for a in specified]
     options: dict[str, Any] = {
@@ -85,7 +85,7 @@ def resize(n: Call) -> Value:
 
 
 def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], policy: str = "stretch") -> Value | None:
-    """Resizing by scales (input `place`) or sizes (input 3) that the call computes; None where they are known when
+    """Resize with scales (input `place`) or sizes (input 3) that each call computes; None if they are known when
     compiling."""
     by_scales = n.has(place) and not is_const(n.type(place).size, 0)
     scales_or_sizes = place if by_scales else 3
@@ -102,7 +102,7 @@ def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], poli
 
 
 def _sampling(options: dict[str, Any]) -> Sampling:
-    """The attributes of resizing that hold for every axis."""
+    """The node's options that hold for every axis, as needed to resize an axis by data."""
     return Sampling(**{k: options[k] for k in SAMPLING if k in options})
 
 
@@ -123,14 +123,16 @@ def _are_fractions(n: Call, scales: list[float], axes: Sequence[int]) -> bool:
 
 
 def _by_fractions(n: Call, scales: list[float], axes: Sequence[int], how: Sampling) -> Value:
-    """Resizing by known scales whose new sizes are computed in each call."""
+    """Resize by known `scales` some of which are no whole numbers, so that each call computes the new size of a
+    symbolic axis."""
     changed = [(s, axis) for s, axis in zip(scales, axes, strict=True) if s != 1]
     factors = n.constant([s for s, _ in changed], f64)
     return _stored_as(n, _by_scales(n, _computed_in(n, n.value(0), how.mode), factors, [a for _, a in changed], how))
 
 
 def _stretched(n: Call, x: Value, axes: list[int], sizes: list[Any], how: Sampling) -> Value:
-    """Each axis resized to its size: a number, an expression, or an i64 scalar."""
+    """`x` with each of `axes` resized to its entry of `sizes`: a number, an expression, or an i64 scalar that each call
+    computes."""
     if len(sizes) != len(axes):
         raise ShapeError("one size is needed for each axis", expected=len(axes), got=sizes)
     for axis, wanted in zip(axes, sizes, strict=True):
@@ -146,18 +148,19 @@ WANTED = "a size is not positive"
 
 
 def _computed_in(n: Call, x: Value, mode: str) -> Value:
-    """The value to resize; integers as floats where the mode interpolates."""
+    """`x` in the type in which it is resized: integers become f64 if `mode` interpolates."""
     return n.cast(x, f64) if x.dtype.is_int and mode != "nearest" else x
 
 
 def _stored_as(n: Call, y: Value) -> Value:
-    """The result in the input's type: integers are rounded once, after all axes, to even, and saturate."""
+    """`y` in the type of the node's input; interpolated integers are rounded to even and saturated, once, after all
+    axes."""
     return y if y.dtype is n.dtype(0) else n.cast(n.emit("round", y), n.dtype(0))
 
 
 def _by_scales(n: Call, x: Value, scales_or_sizes: Value, axes: list[int], how: Sampling) -> Value:
-    """All axes resized by scales that the call computes; where the size does not change, the result is the input, as in
-    `_from_scales`."""
+    """`x` with all `axes` resized by scales that each call computes. If no size changes, all scales count as 1, so that
+    the result is `x` (as in `_from_scales`)."""
     scales = n.reshape(scales_or_sizes, (len(axes),))
     parts = [_scale(n, n.reshape(n.slice(scales, 0, k, 1), ())) for k in range(len(axes))]
     extents = [n.symbols([x.shape[axis]], f64, ()) for axis in axes]
@@ -173,7 +176,7 @@ def _by_scales(n: Call, x: Value, scales_or_sizes: Value, axes: list[int], how: 
 
 
 def _scale(n: Call, scale: Value) -> Value:
-    """A scale that the call computes and checks: positive and finite, for Upsample at least 1."""
+    """`scale`, a scalar that each call checks: finite and positive, for Upsample at least 1."""
     upsample = n.node.op_type == "Upsample"
     above = n.emit("ge" if upsample else "gt", scale, n.constant(float(upsample), f64))
     fits = n.emit("and", above, n.emit("lt", scale, n.constant(math.inf, f64)))
@@ -181,7 +184,8 @@ def _scale(n: Call, scale: Value) -> Value:
 
 
 def _with_ratio(n: Call, x: Value, axes: list[int], wanted: list[Any], how: Sampling, *, smaller: bool) -> Value:
-    """All axes resized by one common scale: the smallest or the largest of theirs (`keep_aspect_ratio_policy`)."""
+    """`x` with all `axes` resized by one scale, for `keep_aspect_ratio_policy`: the smallest quotient of wanted by old
+    size if `smaller`, else the largest."""
     extents = [n.symbols([x.shape[a]], f64, ()) for a in axes]
     wanted = [n.within(s, 1, None, WANTED) if isinstance(s, Value) else n.symbols([s], i64, ()) for s in wanted]
     sizes = [n.cast(s, f64) for s in wanted]
@@ -199,7 +203,7 @@ Plan = list[tuple[float, Any]]
 
 
 def _from_scales(n: Call, scales: list[float], axes: Any) -> Plan:
-    """(scale, size) for each axis; None as the size means unchanged."""
+    """(scale, new size) of each axis, for known `scales`. If no size changes, all scales count as 1."""
     axes = list(axes)
     if len(scales) != len(axes) or any(not s > 0 or not math.isfinite(s) for s in scales):
         raise ShapeError("one positive scale is needed for each axis", expected=len(axes), got=scales)

@@ -62,7 +62,7 @@ def _check_sizes(n: Call, kind: str, hidden: int) -> None:
 
 
 def _fits(shape: Sequence[Expr], sizes: Sequence[int | None]) -> bool:
-    """Whether a shape has these sizes, where None matches any size."""
+    """Whether `shape` has the extents `sizes`, of which None allows any."""
     return len(shape) == len(sizes) and all(
         s is None or is_size(d, const(s)) for d, s in zip(shape, sizes, strict=True)
     )
@@ -100,7 +100,8 @@ def _steps_first(n: Call, state: Value | None) -> Value | None:
 
 
 def _results(n: Call, parts: list[tuple[Value, list[Value]]], batch_first: bool) -> list[Value]:
-    """Y [time, directions, batch, hidden] and the last states [directions, batch, hidden]."""
+    """The node's outputs, from (states of all steps, last states) of each direction: Y [time, directions, batch,
+    hidden], then each last state [directions, batch, hidden]; with `batch_first` the batch comes first."""
     time, batch, hidden = parts[0][0].shape
     sequences = [n.reshape(y, (time, 1, batch, hidden)) for y, _ in parts]
     y = sequences[0] if len(parts) == 1 else n.emit("concat", *sequences, axis=1)
@@ -118,7 +119,8 @@ def _cell(n: Call, kind: str, d: int, reverse: bool) -> Cell:
 
 
 def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weights:
-    """The weights of direction `d`; `first` is the activation of its gates."""
+    """The weights of direction `d` from the node's inputs; `first` is the activation of the gates, on which coupled
+    gates (`input_forget`) depend."""
     inputs, recurrence = part(n, n.value(1), d), part(n, n.value(2), d)
     peephole = part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
     biases: list[Value | None] = [None, None]
@@ -135,20 +137,21 @@ def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weig
 
 
 def _coupled(n: Call, weights: Value, hidden: int, gates: int) -> Value:
-    """Weights of an LSTM with coupled gates: the forget gate is 1 - the input gate, the sigmoid of its negated
-    argument."""
+    """Weights of an LSTM in which the forget gate is 1 - the input gate: since 1 - sigmoid(x) is sigmoid(-x), its rows
+    are the negated rows of the input gate."""
     parts = [n.slice(weights, 0, k * hidden, hidden) for k in range(gates)]
     parts[2] = n.emit("neg", parts[0])
     return n.emit("concat", *parts, axis=0)
 
 
 def part(n: Call, x: Value, d: int) -> Value:
-    """Entry `d` of the first dimension."""
+    """Entry `d` of the first dimension of `x`."""
     return n.reshape(n.slice(x, 0, d, 1), x.shape[1:])
 
 
 def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
-    """The activations of direction `d`, each as an operator with attributes."""
+    """The activations of direction `d` as (operator, attributes), from the attributes `activations`, `activation_alpha`
+    and `activation_beta`."""
     specified = n.attr("activations")
     functions = formula(kind.lower()).functions
     names = [v.decode() if isinstance(v, bytes) else v for v in specified] if specified else [*functions] * 2

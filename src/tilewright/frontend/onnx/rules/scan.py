@@ -32,7 +32,8 @@ SHORT_AXES = 3
 
 
 def _chosen(n: Call, axis: Value, results: list[Value]) -> Value:
-    """The one of `results`, one for each axis, that the scalar `axis` selects; it may count from the end."""
+    """The entry of `results`, which has one for each axis, that the scalar `axis` selects in each call; negative axes
+    count from the end."""
     rank, what = len(results), "the axis is outside the tensor"
     if rank == 1:
         return n.within(axis, -1, 0, what, of=results[0])
@@ -63,7 +64,8 @@ def topk(n: Call) -> list[Value]:
 
 
 def check_places(n: Call, batch: int = 0) -> None:
-    """Check the rows of indices of ScatterND or GatherND, as far as they are known."""
+    """Check the known index vectors of GatherND or ScatterND against the dimensions that they index, after `batch`
+    batch dimensions."""
     depth = as_int(n.shape(1)[-1]) if n.rank(1) else None
     for k, extent in enumerate(n.shape(0)[batch:][: depth or 0]):
         n.check_indices(1, extent, k)

@@ -20,7 +20,8 @@ WINITZKI = 0.147
 
 
 def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[Value]:
-    """The label of the highest score (the first of equal ones), and the scores after the transform `post`."""
+    """[the label of each row's highest score, the scores] of a classifier, after the transform `post`; of equal scores
+    the first wins."""
     scores = post_transform(n, scores, post)
     classes = as_int(scores.shape[1])
     if len(labels) == 1 and classes == 2:

@@ -39,7 +39,8 @@ def reshape(n: Call) -> Value:
 
 
 def _wanted(n: Call, wanted: Sequence[Any], shape: Sequence[Expr]) -> Value:
-    """The shape operand of Reshape as a vector, in which 0 means the size of the input's dimension."""
+    """Reshape's operand as i64 vector, with each 0 replaced by the input's size at that position, unless
+    `allowzero`."""
     result = vector(n, wanted)
     if n.integer("allowzero", 0):
         return result
@@ -77,7 +78,7 @@ def squeeze(n: Call) -> Value:
 
 
 def _names_axes(n: Call) -> bool:
-    """Whether axes are computed from data and are fewer than the dimensions."""
+    """Whether the node's axes are computed by each call, and reduce or extend only some dimensions."""
     count = as_int(n.type(1).size) if n.is_data(1) else None
     return count is not None and (n.node.op_type == "Unsqueeze" or count <= n.rank(0))
 
@@ -187,7 +188,8 @@ def split(n: Call) -> list[Value]:
 
 
 def _split_by_data(n: Call, x: Value, axis: int, sizes: Sequence[Any]) -> list[Value]:
-    """Parts whose sizes are computed."""
+    """The parts of `x` along `axis` whose `sizes` each call computes, with a check that they add up to the
+    dimension."""
     extent = x.shape[axis]
     ends = [n.constant(0, i64)]
     for size in sizes:
@@ -253,7 +255,8 @@ def slice_(n: Call) -> Value:
 
 
 def _sliced(n: Call, x: Value) -> Value:
-    """A slice whose axes or steps data decides, too."""
+    """Slice whose axes or steps each call computes: every axis is sliced, by default entirely, with starts, ends and
+    steps scattered to the axes that are named."""
     rank, parts = x.type.rank, [n.elements(k, "the bounds of Slice") for k in range(1, 5)]
     starts, ends, axes, steps = parts
     count = len(starts or [])
@@ -285,8 +288,7 @@ def _no_zero(n: Call, step: Any) -> Any:
 
 
 def _bounds(n: Call, i: int, what: str) -> list[Any]:
-    """The bounds in input `i` of Slice: numbers and expressions, or scalars of the graph for those that data
-    decides."""
+    """The starts or ends of Slice in input `i`: numbers and expressions if known, else i64 scalars of the graph."""
     if n.known(i) is not None or not n.has(i):
         return n.dimensions(i, what) or []
     count = as_int(n.type(i).size)

@@ -84,8 +84,8 @@ def roi_align(n: Call) -> Value:
 
 
 def _samples(n: Call, rois: Value, cells: tuple[int, int], scale: float, half: bool) -> Value:
-    """The numbers of samples along both sides of each region's cells, i64[R, 2]: one for each pixel that a cell
-    covers."""
+    """RoiAlign's adaptive number of samples per cell along both sides, i64[R, 2]: the size of a cell in pixels, rounded
+    up."""
     if rois.type.rank != 2 or as_int(rois.shape[1]) != 4 or min(cells) < 1:
         raise ShapeError("RoiAlign needs regions [R, 4] and cells", got=f"{rois.type}, {cells}")
     factor, offset = n.like(scale, rois), n.like(0.5 if half else 0.0, rois)
@@ -133,7 +133,8 @@ def dft(n: Call) -> Value:
 
 
 def _real_inverse(n: Call, x: Value, axis: int, length: int | None) -> Value:
-    """The real signal whose half spectrum is `x`: the other half is the conjugate in reverse order."""
+    """The inverse transform with a real result of `length`, from half of the spectrum `x`: the other half is its
+    conjugate in reverse order."""
     half = static(x.shape[axis], "the length of DFT")
     total = 2 * (half - 1) if length is None else int(length)
     x = _fitted(n, x, axis, total // 2 + 1)
@@ -152,7 +153,7 @@ def _real_inverse(n: Call, x: Value, axis: int, length: int | None) -> Value:
 
 
 def _fitted(n: Call, x: Value, axis: int, length: int | None) -> Value:
-    """`x` with the axis cut or zero-padded to `length`."""
+    """`x` with `axis` cut or zero-padded to `length` (None: as it is)."""
     extent = static(x.shape[axis], "the length of DFT")
     if length is None or length == extent:
         return x
@@ -164,7 +165,8 @@ def _fitted(n: Call, x: Value, axis: int, length: int | None) -> Value:
 
 @rule("STFT")
 def stft(n: Call) -> Value:
-    """Inputs signal [batch, length, 1 or 2], step, window?, frame length?."""
+    """STFT: frames of the signal [batch, length, 1 or 2] times the window, then a transform of each. Inputs: signal,
+    step, window?, frame length?."""
     x = n.value(0)
     step, length = n.number(1, "the step of STFT"), n.number(3, "the frame length of STFT")
     window = n.optional(2)
@@ -205,7 +207,8 @@ def col2im(n: Call) -> Value:
 
 @rule("MaxUnpool")
 def max_unpool(n: Call) -> Value:
-    """Values put back at the flat output positions that the pooling recorded; zeros elsewhere."""
+    """MaxUnpool: each input is stored at the flat position that pooling recorded for it in input 1; all other elements
+    are 0."""
     x, indices = n.value(0), n.value(1)
     rank = x.type.rank - 2
     kernel = n.ints("kernel_shape") or []

@@ -25,8 +25,8 @@ AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """Trees as files have them: inner nodes and leaves in one set of arrays; `yes` and `no` are the indices of
-    children, -1 at leaves. A leaf may have several weights, each for a target."""
+    """Decision trees as a file states them, with all nodes in one set of arrays. `yes` and `no` are the positions of a
+    node's children, -1 for leaves; weight k adds to target `weight_target[k]` in leaf `weight_leaf[k]`."""
 
     questions: Questions
     yes: Array
@@ -132,8 +132,9 @@ def ensemble_5(n: Call) -> Value:
 
 
 def _by_pairs(n: Call, what: str, targets: int) -> Ensemble:
-    """Ensembles of the older form, in which nodes are named by their tree's number and their own, and weights refer to
-    these pairs."""
+    """The trees of a TreeEnsembleRegressor or TreeEnsembleClassifier, in which a node is named by (tree, number in
+    the tree); `what` is the prefix of the attributes with leaf weights. Raises ModelError for references to missing
+    nodes."""
     tree, node = indices(n, "nodes_treeids"), indices(n, "nodes_nodeids")
     count = len(tree)
     names = _Pairs(tree, node)
@@ -166,7 +167,7 @@ def _by_pairs(n: Call, what: str, targets: int) -> Ensemble:
 
 
 class _Pairs:
-    """The position of each node, by its tree's number and its own."""
+    """A map from (tree, number in the tree) to the position of the node in the arrays."""
 
     def __init__(self, tree: Array, node: Array) -> None:
         same_length(len(tree), nodes_nodeids=node)
@@ -191,7 +192,8 @@ class _Pairs:
 
 
 def run(n: Call, ensemble: Ensemble, aggregate: str, base: Array | None, to: DType) -> Value:
-    """The scores [rows, targets]."""
+    """The scores [rows, targets] of an ensemble for the node's input, with the weights of leaves combined as
+    `aggregate` says, plus `base`, in type `to`."""
     if aggregate not in AGGREGATES:
         raise ModelError("no such aggregate_function", expected=", ".join(AGGREGATES), got=aggregate)
     x = n.value(0)
@@ -223,9 +225,9 @@ def run(n: Call, ensemble: Ensemble, aggregate: str, base: Array | None, to: DTy
 
 
 def _leaves(ensemble: Ensemble, combine: str, work: DType) -> tuple[Array, Array, Array, int]:
-    """(for each node the row of its values, the values, for each tree its group, the number of groups). Where every
-    leaf of a tree has one weight for the same target, trees are grouped by target; else there is one group, and a leaf
-    has one value for each target."""
+    """(row of the values for each leaf, -1 for inner nodes; the values; group of each tree; number of groups). If each
+    leaf has one weight, and a tree's leaves have one target, trees are grouped by target; else there is one group, with
+    a column of the values for each target."""
     nodes, targets = len(ensemble.yes), ensemble.targets
     is_leaf = ensemble.yes < 0
     leaf = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)
@@ -246,8 +248,8 @@ def _leaves(ensemble: Ensemble, combine: str, work: DType) -> tuple[Array, Array
 
 
 def _trees_of(ensemble: Ensemble) -> Array:
-    """The tree that each node belongs to, -1 for nodes that no root reaches. Terminates on cycles too, which `tables`
-    refuses."""
+    """For each node the number of the tree that contains it, -1 if no root reaches it. It terminates for cycles as
+    well, which `tables` refuses."""
     owner = np.full(len(ensemble.yes), -1, np.int64)
     front, tree = ensemble.root, np.arange(len(ensemble.root))
     while len(front):
@@ -261,7 +263,8 @@ def _trees_of(ensemble: Ensemble) -> Array:
 
 
 def _columns(n: Call, x: Value, low: bool, columns: Sequence[Any]) -> Value:
-    """The features, followed by the columns computed for conditions that are not comparisons."""
+    """The features `x` (if `low`, with minus infinity for NaN), followed by a 0/1 column for each condition in
+    `columns`."""
     parts = [x]
     if low:
         parts.append(n.emit("select", n.emit("isnan", x), n.like(-np.inf, x), x))
@@ -306,7 +309,7 @@ def _tensor(n: Call, name: str) -> Array:
 
 
 def _modes(modes: Any) -> Array:
-    """The nodes' modes as numbers, -1 for leaves."""
+    """Each node's mode as a number, -1 for leaves. Raises ModelError for unknown modes."""
     known = {name.encode(): k for k, name in enumerate(MODES[:MEMBER])} | {b"LEAF": -1}
     if not isinstance(modes, list) or any(m not in known for m in set(modes)):
         raise ModelError("no such mode of a node", expected=", ".join(k.decode() for k in known))

@@ -106,8 +106,8 @@ def _right(
     depth: Sequence[int],
     sizes: tuple[Sequence[Expr], Expr, Expr],
 ) -> tuple[Value, bool]:
-    """The right operand as matrices [depth, rest], or [rest, depth] if its dimensions already lie in that order; and
-    which."""
+    """(the right operand as matrices, whether they are [rest, depth]) of a product: usually [depth, rest], but if its
+    dimensions lie in the other order, or it was just transposed, it is used as it lies."""
     lead, deep, wide = sizes
     transposed = call.producer(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
     if transposed is not None and transposed.inputs[0] is not None:  # weights [out, in], as PyTorch has them
@@ -127,7 +127,8 @@ def _outer(
     columns: int,
     shape: Sequence[Expr],
 ) -> Item:
-    """A product without summed dimensions: an elementwise product of broadcast operands."""
+    """A product that sums over no dimension: both operands, in the orders `order_a` and `order_b` of their dimensions,
+    are broadcast and multiplied."""
     a = call.transpose(a, order_a)
     b = call.transpose(b, order_b)
     a = call.reshape(a, (*a.shape, *[1] * columns))
@@ -236,8 +237,9 @@ def _convolved(
 def _filled(
     call: Call, x: Value, w: Value, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> tuple[Value, dict[int, Expr]]:
-    """`x` with zeros after symbolic dimensions that may be shorter than the filter, so that it fits once; and by
-    dimension, how many results there really are: none where the filter does not fit."""
+    """(`x`, number of results by dimension) for a convolution over symbolic dimensions that may be shorter than the
+    filter: `x` is extended by zeros so that the filter fits once, and the result must then be cut to these numbers,
+    which may be 0."""
     rank = x.type.rank
     missing, counts = [dim(0)] * rank, dict[int, Expr]()
     for k in range(2, rank):

@@ -25,8 +25,8 @@ MAX_NODES = 3000
 
 @rule("while")
 def loop(call: Call) -> list[Item]:
-    """A `while`. A loop over sequences stays a loop if it is a recurrent cell or long; a short loop whose condition is
-    known in each iteration is unrolled; any other becomes an operator `loop`."""
+    """`while`: a loop over sequences if the body is a recurrent cell or the loop is long; unrolled if it is short and
+    its condition is known in each iteration; else an operator `loop`."""
     is_there = call.attempt(lambda: scanned(call, MAX_ITERATIONS)) or _written_out(call)
     if is_there is not None:
         return is_there
@@ -54,7 +54,7 @@ def loop(call: Call) -> list[Item]:
 
 
 def _number() -> Item:
-    """A symbolic item for the number of the iteration."""
+    """An item without a value that gives the type of a loop's iteration number."""
     return Item(TensorType(i64, ()))
 
 
@@ -99,8 +99,8 @@ def branch(call: Call) -> list[Item]:
 
 
 def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
-    """The operation as a branch of the graph; more than two bodies become a chain of branches, each of which passes the
-    previous results on unless it is selected. None where the bodies' result types differ."""
+    """`case` or `if` as branches of the graph: for more than two bodies a chain of them, in which each branch computes
+    its body if selected, and else passes the previous results on. None if the bodies' results differ in type."""
 
     def body(k: int) -> Callable[[], list[Item]]:
         return lambda: call.walk(regions[k], [], False)
@@ -126,8 +126,8 @@ def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
 def _branched(
     call: Call, predicate: Value, yes: Callable[[], list[Item]], no: Callable[[], list[Item]]
 ) -> list[Item] | None:
-    """A branch between two bodies, whose inputs are all outer values that either reads; None where their result types
-    differ."""
+    """A branch of the graph that computes `yes` where `predicate` is true, else `no`; its inputs are all outer values
+    that either reads. None if their results differ in type."""
     parts = [call.body("then", [], lambda _: yes()), call.body("else", [], lambda _: no())]
     if len({tuple(v.type for v in graph.outputs) for graph, _ in parts}) > 1:
         return None

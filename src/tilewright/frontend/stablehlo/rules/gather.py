@@ -23,7 +23,8 @@ from tilewright.support.errors import ModelError
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """The element that a gather reads, or a scatter writes.
+    """How a gather or scatter addresses a tensor: which dimensions it looks up by index, which it reads whole, and the
+    size of the window.
 
     looked    the operand's dimensions that are indexed, or of which a window has only a part
     whole     the others: all of a window
@@ -57,7 +58,8 @@ def lookup(
 
 
 def vectors(call: Call, indices: Item, axis: int) -> Value:
-    """The index vectors, moved to the last dimension, as i64 if they are, else as i32."""
+    """The index vectors of operand `indices` with their components, along `axis`, in the last dimension; as i64 for
+    wide integers, else i32."""
     x = call.value(indices)
     x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
     if axis == x.type.rank:
@@ -68,9 +70,8 @@ def vectors(call: Call, indices: Item, axis: int) -> Value:
 def positions(
     call: Call, index: Value, at: Lookup, shape: Sequence[Expr], inside: bool
 ) -> tuple[Value | None, list[Value]]:
-    """The flat index of each element of a window within the looked-up dimensions of `shape`, as [batch..., window of
-    these dimensions...]; and conditions on the batch that the window lies inside. With `inside`, starts are clamped so
-    that it does."""
+    """(flat index, within the looked-up dimensions of `shape`, of each element of each window: [batch..., window...];
+    conditions, over the batch, that a window is inside). With `inside`, starts are clamped instead."""
     batch = index.shape[:-1]
     inner = [at.window[d] for d in at.looked]
     rank = len(batch) + len(inner)
@@ -121,7 +122,7 @@ def counted_from_end(call: Call, start: Value, extent: Expr) -> Value | None:
 
 
 def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
-    """Whether a value equals `size`: it is such a constant, or the nodes that `Emitter.symbols` emits for that
+    """Whether `x` equals `size`: it is such a constant, or computed by the nodes that `Emitter.symbols` emits for that
     expression."""
     if x is None or x in call.constants:
         return x is not None and bool((call.constants[x] == as_int(size)).all())
@@ -132,7 +133,8 @@ def _is_size(call: Call, x: Value | None, size: Expr) -> bool:
 
 
 def _source(call: Call, x: Value, *through: str) -> Value:
-    """The value that `x` was computed from by a chain of these operators, each of one input."""
+    """The value from which `x` is computed by operators in `through` alone, each with one input; `x` itself if there
+    are none."""
     while node := next((n for op in through if (n := call.producer(x, op))), None):
         (source,) = node.inputs
         assert source is not None
@@ -182,7 +184,7 @@ def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Valu
 
 
 def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value | None:
-    """A gather at one known position, such as `x[:, 0]` in JAX, as a slice; None for others."""
+    """A gather at one position that is known, such as `x[:, 0]`, as a slice; None for other gathers."""
     x, index = call.item(0), call.array(1)
     if index is None or index.size != len(n["start_index_map"]) or n["operand_batching_dims"]:
         return None
@@ -201,7 +203,7 @@ def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value
 
 
 def table(call: Call, x: Value, at: Lookup) -> Value:
-    """The operand with its looked-up dimensions merged into one, which is first."""
+    """`x` with its looked-up dimensions first, merged into one."""
     transposed = call.transpose(x, [*at.looked, *at.whole])
     return call.reshape(transposed, (dim(product([x.shape[d] for d in at.looked])), *(x.shape[d] for d in at.whole)))
 

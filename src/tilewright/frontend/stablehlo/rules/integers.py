@@ -65,7 +65,8 @@ def _ones(call: Call, x: Value) -> Value:
 
 @rule("count_leading_zeros")
 def leading_zeros(call: Call) -> Item:
-    """Count leading zeros: all bits below the highest set one are set, and the unset ones counted."""
+    """`count_leading_zeros`: bits below the highest set bit are set as well, and the number of set bits is subtracted
+    from the width."""
     operand = call.unbroadcast(0)
     x = _as(call, operand, _unsigned(operand.dtype))
     width = 1

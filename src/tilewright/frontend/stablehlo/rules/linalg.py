@@ -40,7 +40,8 @@ def triangular_solve(call: Call) -> Value:
 
 
 def _solved(call: Call, *, left: bool, upper: bool, transposed: bool, unit: bool) -> Value:
-    """x with op(a) x = b, or x op(a) = b, whose transpose is a system with a's other triangle."""
+    """The solution x of a triangular system op(a) x = b or, unless `left`, x op(a) = b, where op is the transpose if
+    `transposed`. The latter is solved as a transposed system."""
     a, b = call.value(0), call.value(1)
     if left is transposed:
         a, upper = _transposed(call, a), not upper
@@ -52,7 +53,7 @@ def _solved(call: Call, *, left: bool, upper: bool, transposed: bool, unit: bool
 
 
 def _letter(call: Call, name: str) -> str:
-    """The letter of a LAPACK routine's setting `name`, such as "U" of `uplo`, which the module states by its code."""
+    """Setting `name` of a LAPACK routine as a letter, such as "U" of `uplo`; the module states the letter's code."""
     return chr(int(call.fields("mhlo.backend_config").get(name, 0)))
 
 
@@ -74,8 +75,8 @@ def potrf(call: Call) -> list[Value]:
 
 @rule("custom_call.lapack_sgetrf_ffi", "custom_call.lapack_dgetrf_ffi")
 def getrf(call: Call) -> list[Value]:
-    """Both factors in one matrix, the pivots counted from 1, and 0 in the place of the first pivot that is zero: JAX
-    asks whether it is negative alone."""
+    """LU factorisation: (both factors in one matrix, pivots counted from 1, LAPACK's `info`). `info` is always 0, as
+    JAX only tests whether it is negative."""
     x = call.value(0)
     both, pivots, _ = call.emit_all("lu", x)
     return [both, pivots, call.broadcast(call.constant(np.zeros((), np.int32)), x.shape[:-2])]

@@ -19,7 +19,7 @@ from tilewright.support.errors import ModelError
 
 
 def shape_of(call: Call) -> tuple[Expr, ...]:
-    """The shape of an elementwise result: that of the operands which are not scalars."""
+    """The shape of an elementwise result: the shape of all operands that are not scalars, which must agree."""
     shapes = [i.shape for i in call.items]
     if call.lifted:
         return broadcast_shapes(*shapes)
@@ -31,7 +31,8 @@ def shape_of(call: Call) -> tuple[Expr, ...]:
 
 
 def element(call: Call, op: str, *values: Value, **attrs: Any) -> Item:
-    """Emit an operator on the operands before they are broadcast to the result's full shape."""
+    """Emit `op` on `values`, or on the operands as they are stored, which may be smaller than their shapes; the result
+    is broadcast lazily."""
     shape = shape_of(call)
     return call.lazy(call.emit(op, *(values or [call.unbroadcast(k) for k in range(len(call.items))]), **attrs), shape)
 
@@ -59,7 +60,8 @@ for _name, _op, _logic in (
 
 @rule("add")
 def add(call: Call) -> Item:
-    """A sum. Where it computes the end of a slice from a data-dependent start, the slice's size is recorded."""
+    """`add`. If one operand is a start that each call computes and the other one known sizes, the sum is the end of a
+    slice, and both are recorded with it, as `real_dynamic_slice` needs the size."""
     result = element(call, "or" if call.item(0).dtype is boolean else "add")
     for a, b in ((0, 1), (1, 0)):
         start, sizes = call.item(a), full_array(call.item(b))
@@ -104,7 +106,8 @@ def divide(call: Call) -> Item:
 
 
 def _mean_pool(call: Call) -> Item | None:
-    """Mean pooling: a sum over windows (emitted by `window.py` as a mean times a count) divided by that count."""
+    """A mean over windows, if the division is a sum over windows, which `window.py` emits as mean times count, by that
+    count; else None."""
     total, count = call.item(0), call.item(1).number
     node = None if total.value is None else call.producer(total.value, "mul")
     if count is None or node is None:
@@ -116,7 +119,7 @@ def _mean_pool(call: Call) -> Item | None:
 
 
 def _is_pool(call: Call, x: Value) -> bool:
-    """Whether a value is a mean over windows, perhaps with its dimensions in another order."""
+    """Whether `x` is computed by average pooling, perhaps with a transposition after it."""
     transposed = call.producer(x, "transpose")
     source = x if transposed is None else transposed.inputs[0]
     return source is not None and call.producer(source, "avg_pool") is not None
@@ -132,7 +135,7 @@ def remainder(call: Call) -> Item:
 
 
 def _guarded(call: Call, quotient: Value, instead: Value) -> Item:
-    """An integer quotient, and `instead` where the divisor is 0."""
+    """`quotient`, an integer division of the operands, with `instead` where the divisor is 0."""
     b = call.item(1)
     if b.number is None or b.number == 0:
         zero = call.emit("eq", call.unbroadcast(1), call.like(0, quotient))
@@ -298,7 +301,8 @@ def bitcast(call: Call) -> Item:
 
 
 def _parts(call: Call, source: DType, t: DType) -> Item:
-    """One wide element as several narrow ones, or the reverse; the lowest bits come first."""
+    """Bits reinterpreted between widths: a wide element becomes several narrow ones along a new last dimension, or the
+    reverse; the lowest bits come first."""
     x = call.value(0)
     small, large = sorted((source.bits, t.bits))
     if small < 8:

@@ -31,7 +31,8 @@ OPERATORS = {"add": "reduce_sum", "mul": "reduce_prod", "max": "reduce_max", "mi
 
 
 def monoid(block: Block, t: DType) -> str | None:
-    """The monoid that a body of two arguments computes: a key of `OPERATORS`, or "and", "or", "xor" for integers."""
+    """The operation that a body combines its two arguments by: a key of `OPERATORS`, or "and", "or", "xor" for
+    integers; None for other bodies."""
     if len(block.arguments) != 2 or len(block.body) != 1 or len(block.returned) != 1:
         return None
     (op,) = block.body
@@ -87,7 +88,8 @@ def _simple(call: Call, kind: str, axes: Sequence[int]) -> Value | Item:
 
 
 def _arg(call: Call, axes: Sequence[int]) -> list[Value] | None:
-    """JAX's argmax: a value and its index, an iota, compared by the value and, where equal, by the index."""
+    """[largest or smallest value, its index] if the reduction is JAX's argmax or argmin: of a tensor with an iota,
+    compared by value and then by index. None for others."""
     if len(axes) != 1 or call.item(1).iota != axes[0]:
         return None
     first, _, other, _ = call.op.regions[0].arguments
@@ -113,7 +115,8 @@ def _is_start(number: Any, largest: bool, t: DType) -> bool:
 
 
 def _tree(call: Call, body: Block, axes: Sequence[int], count: int) -> list[Item]:
-    """A reduction with any associative body: halve the dimension, combine both halves, until one element is left."""
+    """A reduction over `axes` with any associative body, which is applied to the two halves of a dimension until one
+    element is left, and then to the initial values."""
     items = [as_item(call.value(k)) for k in range(count)]
     starts = [call.item(count + k) for k in range(count)]
     for axis in reversed(axes):
@@ -122,7 +125,8 @@ def _tree(call: Call, body: Block, axes: Sequence[int], count: int) -> list[Item
 
 
 def folded(call: Call, body: Block, items: list[Item], starts: Sequence[Item], axis: int) -> list[Item]:
-    """`items` reduced along `axis`, which is removed."""
+    """`items` reduced along `axis`, which is removed, by applying `body` to halves; `starts` if the dimension is
+    empty."""
     size = as_int(items[0].shape[axis])
     if size is None:
         raise UnsupportedError("a reduction of this kind along a symbolic dimension is not supported")
@@ -149,7 +153,7 @@ def _part(call: Call, item: Item, axis: int, begin: int, size: int) -> Item:
 
 
 def apply_body(call: Call, body: Block, a: Sequence[Item], b: Sequence[Item]) -> list[Value]:
-    """The body on tensors, element by element."""
+    """`body`, a region on scalars, applied to tensors `a` and `b` element by element."""
     shape = b[0].shape
     results = call.walk(body, [*a, *b], True)
     return [call.broadcast(call.unbroadcast(r), shape) for r in results]

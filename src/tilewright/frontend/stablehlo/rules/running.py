@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def running(call: Call, w: Window, kind: str | None, count: int) -> list[Value | Item] | None:
-    """The results of such windows; None for other windows, and for those of known size unless they compute sums or
-    products."""
+    """The results of a reduction over windows that reach from each element to an end of a dimension (cumulative sums
+    and the like), or that are a whole symbolic dimension. None for other windows, and for those of known size unless
+    they compute sums or products."""
     axes = [k for k in range(len(w.size)) if not w.is_trivial(k)]
     symbolic = any(isinstance(w.size[k], Expr) for k in axes)
     if not axes or not all(_is_whole(call, w, k) for k in axes):
@@ -50,7 +51,7 @@ def running(call: Call, w: Window, kind: str | None, count: int) -> list[Value |
 
 
 def _is_whole(call: Call, w: Window, k: int) -> bool:
-    """Whether windows along a dimension are as long as it is."""
+    """Whether windows along dimension `k` have its size, without strides and dilations."""
     size = call.item(0).shape[k]
     known = as_int(size)
     same = same_dim(dim(w.size[k]), size) if known is None else as_int(dim(w.size[k])) == known
@@ -62,13 +63,13 @@ def _started(call: Call, kind: str, y: Value) -> list[Value | Item]:
 
 
 def _applied(call: Call, totals: Sequence[Value], count: int) -> list[Value | Item]:
-    """The body applied to the initial values and the reduction of each window."""
+    """`totals`, the reductions of all windows, combined with the initial values by the operation's body."""
     starts = [call.item(count + k) for k in range(count)]
     return list(apply_body(call, call.op.regions[0], starts, [as_item(v) for v in totals]))
 
 
 def _reduced(call: Call, kind: str | None, count: int, axes: Sequence[int]) -> list[Value | Item]:
-    """One window along each axis."""
+    """Reductions over `axes`, each of which is one window, so that it gets extent 1."""
     results = [call.value(k) for k in range(count)]
     if kind in OPERATORS:
         return _started(call, kind, call.emit(OPERATORS[kind], results[0], axes=tuple(axes), keepdims=True))

@@ -32,15 +32,15 @@ from tilewright.transform.graph.recurrences import recurrent_cell
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The position of a loop's counter among its values, and the number `count` below which it runs from zero."""
+    """A loop's counter: its position among the carried values, and the number of iterations; it runs from 0."""
 
     place: int
     count: int
 
 
 def scanned(call: Call, written: int) -> list[Item] | None:
-    """The results of a `while` that is a loop over sequences; None for other loops, and for loops of at most `written`
-    iterations that are no recurrent cell."""
+    """The results of a `while` that reads or collects one element of sequences per iteration, as an operator `loop`;
+    None for other loops, and for those of at most `written` iterations without a recurrent cell, which are unrolled."""
     start = [as_item(v) for v in call.values()]
     counted = _counted(call)
     if counted is None:
@@ -74,7 +74,7 @@ def scanned(call: Call, written: int) -> list[Item] | None:
 
 
 def _counted(call: Call) -> _Counted | None:
-    """The counter that a loop's condition compares with a number, if it starts at zero; else None."""
+    """The counter of a `while`, if its condition is `counter < number` and it starts at 0; else None."""
     condition = call.op.regions[0]
     compared = next((op for op in condition.body if op.results == condition.returned), None)
     if compared is None or compared.name != "stablehlo.compare" or len(condition.returned) != 1:
@@ -100,7 +100,9 @@ def _object(e: Expr) -> np.ndarray:
 
 @dataclass(slots=True)
 class _Loop:
-    """A loop's body, imported with its counter as the symbol `index`, and the sequences that it uses."""
+    """The body of a loop, imported with its counter as symbol `index`. `elements`: for each slice of an outer sequence
+    that is one element, (sequence, whether it runs backwards); `collected`: for each carried sequence that gets one
+    element, (element, whether backwards)."""
 
     graph: Graph
     index: Var
@@ -113,7 +115,8 @@ class _Loop:
         self.elements, self.collected = {}, {}
 
     def read(self, moving: int) -> bool:
-        """Find the elements that are read and collected; False if the counter is used in another way."""
+        """Fill `elements` and `collected`, and remove their nodes from the body, for `moving` carried values. Returns
+        False if the counter is used for anything else."""
         graph, producers = self.graph, {v: n for n in self.graph.nodes for v in n.outputs}
         carried = graph.inputs[1 : 1 + moving]
         enclosing = {*graph.inputs[1 + moving :], *graph.params}
@@ -137,12 +140,14 @@ class _Loop:
         return self.index not in sizes and not any(v in states for n in retained for v in n.inputs)
 
     def direction(self, begin: int | Expr) -> bool | None:
-        """Whether an index counts from the end; None if it is not the counter."""
+        """How an index `begin` follows the counter: False if it equals it, True if it counts from the end, None
+        otherwise."""
         start = dim(begin)
         return False if start == self.index else True if start == dim(self.count - 1 - self.index) else None
 
     def is_element(self, node: Node) -> bool:
-        """Whether a slice is one element along a first dimension that is as long as the loop has iterations."""
+        """Whether `node`, a slice, reads one element along the first dimension of a sequence with one for each
+        iteration."""
         (x,) = (v for v in node.inputs if v is not None)
         attrs = node.of(SliceAttrs)
         rest = dims(attrs.size[1:]) == x.shape[1:] and all(is_const(dim(b), 0) for b in attrs.begin[1:])
@@ -151,7 +156,8 @@ class _Loop:
     def added(
         self, before: Value, node: Node | None, producers: dict[Value, Node]
     ) -> tuple[set[Node], Value, bool] | None:
-        """The value that replaces one element of a carried value, and the nodes that put it there."""
+        """(nodes that replace one element of the carried sequence `before`, the new element, whether the index runs
+        backwards), if `node` is the concatenation that does it; else None."""
         if node is None or node.op != "concat" or node.of(ConcatAttrs).axis or not before.shape:
             return None
         parts = [v for v in node.inputs if v is not None]
@@ -172,7 +178,8 @@ class _Loop:
         return {node, head, tail}, fresh[0], backward
 
     def emit(self, call: Call, start: Sequence[Value], captured: Sequence[Value], written: int) -> list[Item] | None:
-        """Emit the loop, and return the items of its results; None if it is to be unrolled."""
+        """Emit the operator `loop` for initial values `start` and outer values `captured`. Returns the items of the
+        results; None if the loop is to be unrolled."""
         graph, moving = self.graph, len(start)
         states = [k for k in range(moving) if k not in self.collected]
         inner = GraphBuilder(graph.name, reserved={v.name for n in graph.nodes for v in n.outputs})
@@ -211,6 +218,6 @@ class _Loop:
 
 
 def _reshaped(builder: GraphBuilder, x: Value, like: Value) -> Node:
-    """The node that gives `like` from the same elements."""
+    """A node that computes the existing value `like` by reshaping `x`."""
     emit(builder, "reshape", x, shape=like.shape)
     return replace(builder.nodes.pop(), outputs=(like,))

@@ -88,6 +88,7 @@ def _scattered(call: Call, n: dict[str, list[int]], x: Value, updates: Value, re
 
 
 def _looked_everywhere(at: Lookup, rank: int) -> Lookup:
-    """The lookup with all indexed dimensions treated as looked up, even if windows span them."""
+    """The lookup with every indexed dimension counted as looked up, even if windows span it, for a tensor of this
+    rank."""
     looked = tuple(d for d in range(rank) if d in at.looked or d in at.starts)
     return replace(at, looked=looked, whole=tuple(d for d in range(rank) if d not in looked))

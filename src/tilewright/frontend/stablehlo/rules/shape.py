@@ -24,7 +24,7 @@ def result_shape(call: Call, k: int = 0) -> tuple[Expr, ...]:
 
 
 def placed(call: Call, x: Item, places: Sequence[int], shape: Sequence[Any]) -> Item:
-    """`x` broadcast to `shape`, its dimensions becoming the dimensions `places`."""
+    """`x` broadcast to `shape`, in which dimension k of `x` is dimension places[k]."""
     target = dims(shape)
     if len(places) != len(x.shape) or len(set(places)) != len(places) or any(not 0 <= p < len(target) for p in places):
         raise ModelError("the dimensions of a broadcast do not fit", got=f"{list(places)} for {x.type}")
@@ -104,7 +104,7 @@ def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
 
 
 def _only_in_one(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
-    """The dimensions that shape `a` has and `b` has not, and the reverse."""
+    """(extents of shape `a` without an equal one in `b`, extents of `b` without one in `a`)."""
     left, right = [], list(b)
     for d in a:
         same = next((k for k, other in enumerate(right) if same_dim(d, other)), None)
@@ -154,7 +154,7 @@ def slices(call: Call) -> Item | Value:
 
 
 def sliced(call: Call, x: Item, begin: Sequence[Any], sizes: Sequence[Any], step: Sequence[int]) -> Item:
-    """A slice of each dimension; dimensions along which `x` is broadcast need none."""
+    """A slice of every dimension of `x`; along dimensions in which it is stored with extent 1 no slice is emitted."""
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, sizes)
     target = dims(sizes)
@@ -218,8 +218,8 @@ def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[
 def _open_cut(
     call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], k: int
 ) -> tuple[Value, Sequence[Any], Sequence[Any]]:
-    """Pad, then cut, dimension `k`, whose symbolic padding may be negative; and the paddings that remain for the
-    others."""
+    """(`x` padded and cropped along dimension `k`, whose symbolic `low` or `high` padding may be negative; remaining
+    padding before; remaining padding after). All are unchanged if the signs are known."""
     sides = [dim(low[k]), dim(high[k])]
     if all(as_int(v) is not None or prove(v >= 0) for v in sides):
         return x, low, high
@@ -250,8 +250,8 @@ def _surrounded(call: Call, x: Value, fill: Item, low: Sequence[Expr], high: Seq
 
 
 def _spread(call: Call, x: Value, fill: Item, inner: Sequence[int]) -> Value:
-    """`inner` fills between neighbouring elements: a dimension of fills is added after each element, and the last fills
-    are cut off."""
+    """`x` with inner[k] elements `fill` between neighbours along each dimension k: that many are added after each
+    element, and the last ones cut off."""
     for k, count in enumerate(inner):
         size = as_int(x.shape[k])
         if not count or (size is not None and size < 2):

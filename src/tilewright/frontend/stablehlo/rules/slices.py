@@ -16,7 +16,8 @@ from tilewright.support.errors import ModelError, UnsupportedError
 
 
 def _starts(call: Call, items: Sequence[Item], shape: Sequence[Expr], sizes: Sequence[Expr]) -> list[Expr | Value]:
-    """The start in each dimension, clamped so that the slice fits: a number or expression where known, else a value."""
+    """The start of a slice in each dimension, clamped so that `sizes` elements fit: an expression if known, else a
+    scalar that each call computes."""
     from tilewright.arith import prove
     from tilewright.ir.expr import maximum, minimum
 
@@ -62,7 +63,7 @@ def real_dynamic_slice(call: Call) -> Item | Value:
 
 
 def _sliced_at(call: Call, places: Sequence[Item], sizes: Sequence[Expr]) -> Item | Value:
-    """A slice of these sizes at computed starts, which are clamped."""
+    """A slice of `sizes` elements at the starts `places`, of which each call computes some; they are clamped."""
     x = call.item(0)
     starts = _starts(call, places, x.shape, sizes)
     known = [s if isinstance(s, Expr) else as_expr(0) for s in starts]
@@ -99,8 +100,8 @@ def dynamic_update_slice(call: Call) -> Value:
 
 
 def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Value:
-    """`x` with a range of `axis` replaced, as a concatenation of the part before it, the update, and the part after
-    it."""
+    """`x` with the elements of `update` from `start` on along `axis`, as a concatenation of what precedes, the update,
+    and what follows."""
     end = dim(start + update.shape[axis])
     parts = [call.slice(x, axis, 0, start), update, call.slice(x, axis, end, dim(x.shape[axis] - end))]
     parts = [p for p in parts if as_int(p.shape[axis]) != 0]
@@ -108,7 +109,8 @@ def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Valu
 
 
 def _masked(call: Call, x: Value, update: Value, starts: Sequence[Expr | Value], axes: Sequence[int]) -> Value:
-    """`x` with a window replaced, by a select between `x` and the shifted update on whether an element lies inside."""
+    """`x` with a window at `starts` replaced by `update`, where each call computes starts of `axes`: a select between
+    the shifted update and `x`."""
     rank = x.type.rank
     mask: Value | None = None
     for axis in axes:

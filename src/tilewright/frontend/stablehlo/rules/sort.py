@@ -34,7 +34,8 @@ def _order(call: Call, key: Value, axis: int, ascending: bool) -> Value:
 
 
 def _keys(body: Block) -> list[tuple[int, bool]]:
-    """The operands that the comparator compares, the most significant first, each with whether it descends."""
+    """(operand, whether its order descends) for each operand that the comparator compares, the most significant first.
+    Raises UnsupportedError for other comparators."""
     producers = {r: op for op in body.body for r in op.results}
     place = {v: k for k, v in enumerate(body.arguments)}
     results: list[tuple[int, bool]] = []
@@ -59,7 +60,7 @@ def _keys(body: Block) -> list[tuple[int, bool]]:
 def _by_weight(
     keys: list[tuple[int, bool]], body: Block, producers: dict[int, Operation], place: dict[int, int]
 ) -> list[tuple[int, bool]]:
-    """The keys by significance: of two, the one that the comparator tests for equality comes first."""
+    """`keys` by significance: operands that `body` tests for equality decide before others."""
     equal = set()
     for op in body.body:
         if op.name == "stablehlo.compare" and op.attributes.get("comparison_direction") == "EQ":
@@ -68,7 +69,7 @@ def _by_weight(
 
 
 def _sources(value: int, producers: dict[int, Operation], place: dict[int, int]) -> set[int]:
-    """The arguments that a value depends on, by position."""
+    """The positions of the body's arguments from which `value` is computed."""
     members: set[int] = set()
     stack, seen = [value], set[int]()
     while stack:

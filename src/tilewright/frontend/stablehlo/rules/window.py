@@ -26,8 +26,8 @@ MAX_TAPS = 128
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The attributes of an operation over windows, a number a dimension; sizes and padding may be expressions of
-    symbols."""
+    """Sliding windows: for each dimension the window's size, stride and dilation, the dilation of the input (`spread`),
+    and padding before (`low`) and after (`high`). Sizes and padding may be symbolic."""
 
     size: list[Any]
     strides: list[int]
@@ -64,18 +64,18 @@ class Window:
         return self
 
     def reach(self, k: int) -> Any:
-        """The distance from a window's first to its last element along dimension `k`, plus 1."""
+        """The elements that a dilated window spans along dimension `k`, from its first to its last."""
         return (self.size[k] - 1) * self.dilations[k] + 1
 
     def results(self, k: int, size: Any) -> Any:
-        """How many windows there are along a dimension of so many elements, padding included."""
+        """The number of windows along dimension `k`, whose extent with padding is `size`."""
         count = (size - self.reach(k)) // self.strides[k] + 1
         if isinstance(count, int):
             return max(0, count)
         return dim(count) if prove(as_expr(count) >= 0) else dim(maximum(count, 0))
 
     def of_one_image(self) -> Window:
-        """This window with two leading dimensions of one element."""
+        """The windows with two leading dimensions of size 1, as pooling has for image and channel."""
         first = ([1, 1], [1, 1], [1, 1], [1, 1], [0, 0], [0, 0])
         rest = (self.size, self.strides, self.spread, self.dilations, self.low, self.high)
         return Window(*([*a, *b] for a, b in zip(first, rest, strict=True)))
@@ -114,14 +114,16 @@ def reduced(call: Call, w: Window) -> list[Value | Item]:
 
 
 def _whole(call: Call, w: Window, kind: str) -> Value | None:
-    """Windows over all dimensions, as a pooling of one image with one channel."""
+    """The reduction over windows as pooling of one image with one channel, whose spatial dimensions are all of the
+    operand's; None if pooling does not cover it."""
     x = call.value(0)
     y = _pool(call, call.reshape(x, (1, 1, *x.shape)), w.of_one_image(), kind)
     return None if y is None else call.reshape(y, y.shape[2:])
 
 
 def _pool(call: Call, x: Value, w: Window, kind: str) -> Value | None:
-    """Windows over images [N, C, ...] or [N, ..., C] as a pooling."""
+    """The reduction of `x`, images [N, C, ...] or [N, ..., C], as max or average pooling; None if that does not cover
+    it."""
     rank = x.type.rank - 2
     axes = [k for k in range(x.type.rank) if w.size[k] > 1 or w.strides[k] > 1 or w.low[k] or w.high[k]]
     if rank not in (1, 2, 3) or kind not in ("max", "add") or not x.dtype.is_float or not axes:
@@ -157,7 +159,7 @@ def _pool(call: Call, x: Value, w: Window, kind: str) -> Value | None:
 
 
 def _separable(call: Call, w: Window, kind: str) -> Value:
-    """The reduction along one dimension after the other."""
+    """A reduction by a monoid, computed along one dimension after another."""
     x = call.value(0)
     for k in range(x.type.rank):
         x = _along(call, x, w, kind, k)
@@ -214,7 +216,7 @@ def _strided(call: Call, x: Value, k: int, results: Any, stride: int) -> Value:
 
 
 def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
-    """For each offset in a window, in row-major order, a tensor with that element of all windows."""
+    """For each tap of a window, in row-major order, a tensor with that element of all windows."""
     if math.prod(w.size) > MAX_TAPS:
         raise UnsupportedError("such large windows are not supported", expected=f"at most {MAX_TAPS}", got=w.size)
     x = padded(call, x, fill, w.low, w.high, [s - 1 for s in w.spread])
@@ -231,7 +233,7 @@ def taps(call: Call, x: Value, fill: Item, w: Window) -> list[Value]:
 
 
 def _general(call: Call, w: Window, count: int) -> list[Item]:
-    """Windows with any body: combine the elements of all windows one offset after the other."""
+    """A reduction over windows by any body, which combines the taps of all windows one after another."""
     starts = [call.item(count + k) for k in range(count)]
     columns = [taps(call, call.value(k), starts[k], w) for k in range(count)]
     totals = starts
@@ -270,7 +272,8 @@ def select_and_scatter(call: Call) -> Value:
 
 
 def _spread_back(call: Call, operand: Value, source: Value, start: Item, chosen: Value, w: Window) -> Value:
-    """The sources added up at the positions that their windows chose."""
+    """The gradient of max pooling: each element of `source` is added at the tap of its window whose number is in
+    `chosen`."""
     total: Value | None = None
     zero = known_item(0, operand.dtype)
     for flat in range(math.prod(w.size)):

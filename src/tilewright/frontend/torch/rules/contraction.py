@@ -33,8 +33,8 @@ def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value
 
 
 def _sums(x: Value) -> DType | None:
-    """The element type for sums of products to which a bias is added before rounding: f32 for 16-bit floats, else None
-    (the operands' type)."""
+    """The element type in which products of `x` are summed before a bias is added: f32 for 16-bit floats; None, the
+    type of `x`, for others."""
     return f32 if x.dtype.is_float and x.dtype.bits == 16 else None
 
 
@@ -99,13 +99,13 @@ def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dila
 
 
 def _each(value: Any, rank: int) -> list[int]:
-    """A number for each spatial dimension; a single number holds for all."""
+    """`value` as one number for each of `rank` spatial dimensions; a single number holds for all."""
     listed = list(value) if isinstance(value, list | tuple) else [value]
     return listed * rank if len(listed) == 1 else listed
 
 
 def _batched(n: Call, x: Value, rank: int, f: Any) -> Value:
-    """Apply `f`, which needs a batch dimension, to an input that may lack it."""
+    """`f`, which needs a batch dimension, applied to `x`, which may lack it."""
     if x.type.rank != rank + 1:
         return f(x)  # type: ignore[no-any-return]
     y = f(n.reshape(x, (1, *x.shape)))
@@ -158,8 +158,7 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> list[Value | None]:
-    """The gradients by input, weight and bias, as far as `wanted`, by the gradient of the operator `conv`; unused nodes
-    are dropped later."""
+    """The gradients of a convolution by input, weight and bias, None for those that are not `wanted`."""
     rank = w.type.rank - 2
     s, p, d, e = (tuple(_each(v, rank)) for v in (strides, padding, dilations, extra))
     attrs = ConvTransposeAttrs(s, d, p * 2, groups, e) if transposed else ConvAttrs(s, d, p * 2, groups)
@@ -180,8 +179,8 @@ def convolution_backward(
 def grouped_attention(
     n: Call, q: Value, k: Value, v: Value, *rest: Any, scale: Operand | None = None, enable_gqa: bool = False
 ) -> Value:
-    """Attention in which a key and value head serves several query heads. 16-bit heads are repeated before they are
-    cast to f32. `rest`: the mask, the dropout rate, and whether it is causal."""
+    """Attention in which, with `enable_gqa`, one head of keys and values serves several query heads: these heads are
+    repeated, while still in 16 bits. `rest`: the mask, the dropout rate, and whether it is causal."""
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
     return n.single(attention, q, k, v, *rest, scale=scale)  # type: ignore[no-any-return]

@@ -56,7 +56,8 @@ def _lengths(n: Call, lengths: Lengths, batch: Expr) -> Value:
 
 
 def _rows(n: Call, targets: Value, lengths: Value, batch: Expr) -> Value:
-    """Targets as rows [N, S]; those that are concatenated are cut by the running sum of lengths."""
+    """`targets` as rows [N, S]: if they are concatenated to a vector, each row begins where the lengths before it
+    end."""
     if targets.type.rank == 2:
         return targets
     most = targets.shape[0]
@@ -69,7 +70,7 @@ def _rows(n: Call, targets: Value, lengths: Value, batch: Expr) -> Value:
 
 
 def _extended(n: Call, targets: Value, blank: int) -> Value:
-    """Labels [N, 2 S + 1] with a blank before, between and after those of the targets."""
+    """The labels of CTC's trellis, [N, 2 S + 1]: `targets` with a blank before, between and after them."""
     batch, most = targets.shape
     column = n.reshape(targets, (batch, most, 1))
     blanks = n.filled(blank, i64, column.shape)
@@ -104,7 +105,8 @@ def _losses(n: Call, scores: Value, labels: Value, steps: Value, lengths: Value,
 
 
 def _ended(n: Call, alpha: Value, lengths: Value) -> Value:
-    """The negative log probability of paths that end with the last label or with the blank after it."""
+    """The negative log likelihood [N]: the sum over paths in `alpha` (log probabilities) that end at a sequence's last
+    label or at the blank after it."""
     batch = alpha.shape[0]
     never = n.like(-math.inf, alpha)
     after = n.reshape(n.emit("mul", lengths, n.constant(2, i64)), (batch, 1))
@@ -116,14 +118,14 @@ def _ended(n: Call, alpha: Value, lengths: Value) -> Value:
 
 
 def _moved(n: Call, x: Value, by: int, fill: Value) -> Value:
-    """Rows shifted to the right by `by`, with `fill` in front."""
+    """Rows of `x` shifted to the right by `by`, with `fill` at the left."""
     batch, width = x.shape
     wide = n.emit("concat", n.broadcast(fill, (batch, by)), x, axis=1)
     return n.slice(wide, 1, 0, width)
 
 
 def _sum(n: Call, terms: Sequence[Value]) -> Value:
-    """log(sum(exp(terms))), element by element; minus infinity where all terms are."""
+    """log(sum(exp(terms))) of several tensors, element by element; minus infinity where all terms are."""
     most = terms[0]
     for term in terms[1:]:
         most = n.emit("max", most, term)

@@ -89,7 +89,8 @@ def complex_to_real(n: Call, x: Complex, dim: Sequence[int], normalization: int,
 
 
 def mirrored(n: Call, re: Value, im: Value, inner: int) -> tuple[Value, Value]:
-    """A whole spectrum from its half, which has both ends along the last axis."""
+    """The whole spectrum (re, im) from its first half along the last axis: `inner` elements between both ends are
+    repeated, conjugated, in reverse order."""
     last = re.type.rank - 1
     zero = n.broadcast(n.like(0, im), (*im.shape[:-1], 1))
     middle = n.slice(im, last, 1, inner)
@@ -100,14 +101,16 @@ def mirrored(n: Call, re: Value, im: Value, inner: int) -> tuple[Value, Value]:
 
 
 def weights(length: int) -> list[float]:
-    """The weights of the elements of a half spectrum: 1 for those without a conjugate partner, else 2."""
+    """How often each element of a half spectrum, for signals of `length`, occurs in the whole one: 1 for those that are
+    their own conjugate partner, else 2."""
     return [1.0 if k == 0 or 2 * k == length else 2.0 for k in range(length // 2 + 1)]
 
 
 def along(
     n: Call, x: tuple[Value, Value | None], axis: int, length: int, sign: int, retained: int | None = None
 ) -> Complex:
-    """The transform along an axis, cut to its first `retained` elements."""
+    """The discrete Fourier transform of `x` (re, im or None) along `axis`, cut to its first `retained` elements; `sign`
+    is that of the exponent."""
     re, im = (None if p is None else moved(n, p, axis) for p in x)
     assert re is not None
     y = transformed(n, (re, im), length, sign, length if retained is None else retained)
@@ -115,13 +118,14 @@ def along(
 
 
 def moved(n: Call, x: Value, axis: int, back: bool = False) -> Value:
-    """`x` with an axis moved to the end; with `back`, the last axis moved there."""
+    """`x` with `axis` moved to the end or, if `back`, the last axis moved to `axis`."""
     order = [k for k in range(x.type.rank) if k != axis] + [axis]
     return n.transpose(x, [order.index(k) for k in range(x.type.rank)] if back else order)
 
 
 def transformed(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
-    """The transform along the last axis."""
+    """The discrete Fourier transform (re, im) of `x` along its last axis of `length`, cut to its first `retained`
+    elements. Long transforms are split by Cooley and Tukey's method."""
     factor = split(length)
     if length <= DIRECT or factor == 1:
         if length > MAX_PRIME:
@@ -153,8 +157,8 @@ def twiddled(n: Call, x: tuple[Value, Value], a: int, b: int, sign: int) -> tupl
 
 
 def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
-    """[re | im] times [[cos, sin], [-sin, cos]] as one product; real numbers only need the upper half of that
-    matrix."""
+    """The discrete Fourier transform as one matrix product, [re | im] times [[cos, sin], [-sin, cos]]; real numbers
+    need only the upper half of that matrix."""
     re, im = x
     cos, sin = cosines(length, retained, length), sign * sines(length, retained, length)
     table = np.concatenate([cos, sin], 1)
@@ -175,8 +179,8 @@ def sines(rows: int, columns: int, length: int) -> Table:
 
 
 def angles(rows: int, columns: int, length: int) -> Table:
-    """The table 2 pi j k / length, with j k reduced modulo the length first so that each entry is exact to one
-    rounding."""
+    """The angles 2 pi j k / length for j < `rows`, k < `columns`; j k is reduced modulo the length first, so that each
+    angle is rounded once."""
     turns: Table = np.outer(np.arange(rows), np.arange(columns)) % length * np.float64(2 * math.pi / length)
     return turns
 
@@ -187,7 +191,7 @@ def split(length: int) -> int:
 
 
 def known(n: Call, x: Value, axis: int) -> int:
-    """The length of an axis, which must be known for a table."""
+    """The length of `axis` of `x`. Raises an error if it is symbolic or too long for a table."""
     length = as_int(x.shape[axis])
     if length is None or not 0 < length <= LONGEST:
         raise n.unsupported("of this length", got=x.shape[axis])
@@ -195,8 +199,8 @@ def known(n: Call, x: Value, axis: int) -> int:
 
 
 def scaled(n: Call, x: Complex, normalization: int, lengths: Sequence[int]) -> Complex:
-    """The result scaled by PyTorch's normalisation mode: 0 not at all, 1 by the root of the number of elements, 2 by
-    the number."""
+    """`x` divided by nothing (`normalization` 0), by the root of the product of `lengths` (1), or by that product
+    (2)."""
     if normalization == 0:
         return x
     size = math.prod(lengths)

@@ -33,7 +33,7 @@ _LOGARITHM = (-0.5772156649015329, math.pi**2 / 12, -1.2020569031595943 / 3, mat
 
 
 class _Numbers:
-    """Arithmetic of f64 values and numbers."""
+    """Emits arithmetic on f64 values: an operand may be a value or a Python number."""
 
     def __init__(self, n: Call) -> None:
         self.n = n
@@ -80,7 +80,8 @@ def _incomplete(n: Call, a: Value, x: Value, upper: bool) -> Value:
 
 
 def _both(m: _Numbers, a: Value, x: Value) -> tuple[Value, Value]:
-    """P and Q of positive finite numbers, each without cancellation."""
+    """(P(a, x), Q(a, x)) of positive finite `a` and `x`: by the method, series or continued fraction, that does not
+    cancel there."""
     huge = m("gt", a, LARGEST)
     left = m("lt", x, a)
     little = m("and", m("not", left), m("le", x, _SMALL))
@@ -121,7 +122,8 @@ def _prefix(m: _Numbers, a: Value, x: Value) -> Value:
 
 
 def _loop(m: _Numbers, start: Sequence[Value], step: Callable[..., tuple[list[Value], Value]]) -> list[Value]:
-    """Repeat `step` until no element goes on; it returns the new values and a mask of elements that have not
+    """The values that `start` has after `step` was repeated until all elements have converged, or `_ROUNDS` times.
+    `step` gets the iteration's number and the values, and returns the new ones and a mask of elements that have not
     converged."""
     going = m("eq", start[0], start[0])
     first = m.n.cast(m("or", going, m("not", going)), boolean)
@@ -175,7 +177,7 @@ def _fraction(m: _Numbers, a: Value, x: Value) -> Value:
 
 
 def _small(m: _Numbers, a: Value, x: Value) -> Value:
-    """Q by a series, for x up to about 1 and a no more than x."""
+    """Q(a, x) for x up to about 1 and a at most x, by the power series of the lower incomplete gamma function."""
 
     def step(k: Value, factor: Value, total: Value) -> tuple[list[Value], Value]:
         factor = m("mul", factor, m("div", m("neg", x), k))

@@ -32,7 +32,8 @@ def embedding(
 
 
 def _trained(n: Call, rows: Value, table: Value, indices: Value, padding: int | None, by_frequency: bool) -> Value:
-    """The rows of a table, in training wrapped so that gradients respect `padding` and `by_frequency`."""
+    """`rows`, looked up in `table` at `indices`, with PyTorch's gradient in training: none to row `padding`, and
+    divided by how often a row is read if `by_frequency`."""
 
     def counted() -> Value:
         result = rows
@@ -47,7 +48,7 @@ def _trained(n: Call, rows: Value, table: Value, indices: Value, padding: int | 
 
 
 def _frequencies(n: Call, table: Value, indices: Value) -> Value:
-    """For each index, how many times it occurs among all indices."""
+    """For each of `indices`, how often it occurs among all of them, in the type of `table`."""
     flat = n.reshape(indices, (indices.type.size, 1))
     ones, none = n.filled(1, table.dtype, flat.shape[:1]), n.filled(0, table.dtype, table.shape[:1])
     return n.emit("gather", n.emit("scatter_nd", none, flat, ones, reduction="add"), indices, axis=0)
@@ -155,7 +156,8 @@ def _check_scattered(n: Call, x: Value, dim: int, index: Value) -> None:
 
 
 def _scattered(n: Call, x: Value, dim: int, index: Value, updates: Value, kind: str) -> Value:
-    """A scatter of `updates`, cut to the shape of `index`; scalars are treated as vectors of one element."""
+    """`x` with `updates` combined by `kind` at the positions `index` along `dim`. Updates may be larger than `index`,
+    and are cut; scalars count as vectors of one element."""
     if x.type.rank == 0:
         parts = (n.reshape(v, (1,)) for v in (x, index, updates))
         one, index, updates = parts
@@ -201,9 +203,9 @@ def _identity(reduce: str, t: DType) -> Any:
 
 
 def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Value) -> Value:
-    """For a maximum or minimum `total` of updates alone, the function whose gradient PyTorch uses: the updates that
-    equal it share its gradient. If the element of `x` at that place equals it, the shares are those of one more update,
-    although that element is not included and gets none (`scatter_reduce_backward`)."""
+    """For `total`, the maximum or minimum of `updates` that `scatter_reduce` computes, the function whose gradient
+    PyTorch gives it: updates that equal the result share the gradient equally. An equal element of `x` counts as one
+    more, though it gets none."""
     selected = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
     own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, selected)))
     several = n.emit("gather_elements", _scattered(n, own, dim, index, same, "add"), index, axis=n.axis(dim, x))
@@ -213,7 +215,8 @@ def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Va
 
 
 def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> Value:
-    """The sums divided by the number of elements that were added up."""
+    """`total`, sums by `index` along `dim`, divided by the number of elements in each; `include_self` counts the
+    original element."""
     start = n.filled(1 if include_self else 0, total.dtype, total.shape)
     counts = _scattered(n, start, dim, index, n.filled(1, total.dtype, index.shape), "add")
     counts = n.emit("max", counts, n.like(1, counts))
@@ -410,7 +413,8 @@ def embedding_bag(
 
 
 def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[[Value, str], Value]:
-    """A function that returns the sums ("add") or the maxima ("max") of the rows of each bag."""
+    """A function (rows, kind) that reduces the rows of each bag by "add" or "max", for equal bags or for arbitrary
+    ones."""
     length = _equal_bags(n, offsets, bags, indices)
     if length is not None:
         return partial(_of_equal_bags, n, bags, length)
@@ -418,7 +422,8 @@ def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[
 
 
 def _equal_bags(n: Call, offsets: Value, bags: Expr, indices: Value) -> Expr | None:
-    """The number of rows in each bag if `offsets` are 0, k, 2k and so on, as for two-dimensional indices; else None."""
+    """The number of rows of each bag if `offsets` is the range 0, k, 2k, ..., as for two-dimensional indices; None for
+    other offsets."""
     node = next((node for node in reversed(n.builder.nodes) if offsets in node.outputs), None)
     if node is None or node.op != "range":
         return None
@@ -438,8 +443,8 @@ def _of_equal_bags(n: Call, bags: Expr, length: Expr, rows: Value, kind: str) ->
 
 
 def _bag_of_each(n: Call, offsets: Value, bags: Expr, count: Expr) -> Value:
-    """The bag of each row: the number of offsets that are not after it, minus 1. Offsets after the last row have no
-    effect."""
+    """The number of the bag that each of `count` rows is in, [count, 1]: the offsets that are not after it, minus 1.
+    Offsets after the last row have no effect."""
     starts = n.reshape(n.slice(n.cast(offsets, i64), 0, 0, bags), (bags, 1))
     begun = n.emit("scatter_nd", n.filled(0, i64, (count + 1,)), starts, n.filled(1, i64, (bags,)), reduction="add")
     begun = n.emit("cumsum", n.slice(begun, 0, 0, count), axis=0, exclusive=False, reverse=False)

@@ -83,7 +83,8 @@ def repeat_interleave(n: Call, repeats: Value, *, output_size: Any = None) -> Va
 
 
 def _rows(n: Call, count: Value) -> Expr:
-    """A number computed from data as the size of the result, with a new symbol for PyTorch's."""
+    """The symbol for the number of rows `count`, which each call computes; it is the one for PyTorch's symbol of the
+    result's size."""
     stated = n.results.shape[0]
     if not isinstance(stated, torch.SymInt):
         raise UnsupportedError("a size of the data that is known before is not supported", got=stated)

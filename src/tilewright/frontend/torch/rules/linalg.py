@@ -23,14 +23,15 @@ def _transposed(n: Call, x: Value) -> Value:
 
 
 def _solved(n: Call, a: Value, b: Value, *, upper: bool, unit: bool = False) -> Value:
-    """The solution x of a x = b for triangular a, with batches that broadcast."""
+    """The solution x of a x = b for triangular `a`, whose batch dimensions are broadcast with those of `b`."""
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = n.broadcast(a, (*lead, *a.shape[-2:])), n.broadcast(b, (*lead, *b.shape[-2:]))
     return n.emit("triangular_solve", a, b, upper=upper, unit=unit)
 
 
 def _first_bad(n: Call, bad: Value) -> Value:
-    """The first position, counted from 1, where `bad` is true along the last axis; 0 if there is none."""
+    """LAPACK's `info`, i32: the position, from 1, of the first true entry of `bad` along the last axis; 0 if there is
+    none."""
     if as_int(bad.shape[-1]) == 0:
         return n.filled(0, i32, bad.shape[:-1])
     axis = bad.type.rank - 1
@@ -90,7 +91,7 @@ def _zero_pivot(n: Call, both: Value) -> Value:
 
 
 def _permuted(n: Call, b: Value, rows: Value) -> Value:
-    """The rows of `b` permuted by `rows`."""
+    """The matrices `b` with their rows permuted by `rows`."""
     lead = broadcast_shapes(b.shape[:-2], rows.shape[:-1])
     shape = (*lead, *b.shape[-2:])
     places = n.reshape(rows, (*rows.shape, 1))
@@ -98,7 +99,7 @@ def _permuted(n: Call, b: Value, rows: Value) -> Value:
 
 
 def _solution(n: Call, a: Value, b: Value) -> tuple[Value, Value, Value]:
-    """x with a x = b, and the factors and pivots of `a`."""
+    """(x with a x = b, LU factors of `a` in one matrix, pivots)."""
     both, pivots, rows = n.emit_all("lu", a)
     if as_int(b.type.size) == 0:
         lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
@@ -139,7 +140,8 @@ def _same_shape(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> bool:
 
 
 def _sign(n: Call, pivots: Value, both: Value) -> Value:
-    """The sign of a permutation: the product of -1 for each row that pivoting exchanged."""
+    """The sign of the permutation that `pivots` describe, in the type of `both`: -1 for an odd number of row
+    exchanges."""
     places = n.emit("range", start=1, step=1, size=pivots.shape[-1], dtype=i32)
     moved = n.cast(n.emit("ne", pivots, places), both.dtype)
     signs = n.emit("sub", n.like(1, moved), n.emit("mul", n.like(2, moved), moved))
@@ -201,7 +203,7 @@ def lu_solve(n: Call, both: Value, pivots: Value, b: Value, *, left: bool = True
 
 
 def _order(n: Call, pivots: Value) -> Value:
-    """The permutation that consecutive row exchanges by pivots produce."""
+    """The permutation that the row exchanges `pivots`, in order, amount to."""
     count = as_int(pivots.shape[-1])
     if count is None or count > 16:
         raise n.unsupported("of more than 16 rows, by pivots")

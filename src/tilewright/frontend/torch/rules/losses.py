@@ -14,7 +14,7 @@ MIN_VARIANCE = 1e-12
 
 
 def _over_batch(n: Call, x: Value, reduction: int) -> Value:
-    """The loss of all elements (reduction 0), its mean (1) or its sum (2)."""
+    """`x`, a loss of each element, as it is (`reduction` 0), its mean (1), or its sum (2)."""
     if reduction == 0:
         return x
     axes = tuple(range(x.type.rank))

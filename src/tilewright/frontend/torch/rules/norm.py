@@ -109,7 +109,7 @@ def native_batch_norm_of_batch(
 
 
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
-    """A batch norm without running statistics, which normalises by those of the batch."""
+    """Batch norm by the statistics of the batch alone, without running ones."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)  # type: ignore[no-any-return]
 
@@ -126,13 +126,13 @@ def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """`x` normalised over the axes, its means, and its reciprocal standard deviations."""
+    """(`x` normalised over `axes`, its means, its reciprocal standard deviations)."""
     mean, deviation, root = _moments(n, x, axes, epsilon)
     return n.emit("div", deviation, root), mean, n.emit("reciprocal", root)
 
 
 def _moments(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """The means, the deviations from them, and the square roots of mean square plus epsilon."""
+    """(means of `x` over `axes`, deviations from them, roots of mean square deviation plus `epsilon`)."""
     mean, deviation, spread = variance(n, x, axes)
     return mean, deviation, stable_root(n, spread, epsilon)
 

@@ -12,13 +12,13 @@ from tilewright.ops.dims import dim
 
 
 def _sorted(n: Call, x: Value, axis: int) -> tuple[Value, Value]:
-    """The elements of an axis in ascending order, NaN last, and their original positions."""
+    """(the elements of `x` along `axis` in ascending order, NaN last; their original positions)."""
     values, index = n.emit_all("topk", x, axis=axis, k=x.shape[axis], largest=False)
     return values, index
 
 
 def _without(n: Call, x: Value, axis: int, keepdim: bool) -> Value:
-    """`x` without its axis of size 1, unless `keepdim`."""
+    """`x` without its dimension `axis` of extent 1, unless `keepdim`."""
     return x if keepdim else n.reshape(x, (*x.shape[:axis], *x.shape[axis + 1 :]))
 
 
@@ -62,7 +62,8 @@ def median_of_all(n: Call, x: Value) -> Value:
 
 
 def shared(n: Call, x: Value, result: Value) -> Value:
-    """`result` as the mean of all elements equal to it (NaN equals NaN), so that these share its gradient."""
+    """`result`, an element of `x`, as the mean of all elements equal to it (NaN equals NaN), so that they share its
+    gradient."""
     same = n.emit("or", n.emit("eq", x, result), n.emit("and", n.emit("isnan", x), n.emit("isnan", result)))
     axes = tuple(range(x.type.rank))
     count = n.emit("reduce_sum", n.cast(same, x.dtype), axes=axes, keepdims=False)
@@ -175,7 +176,8 @@ def histc(n: Call, x: Value, bins: int = 100, low: float = 0, high: float = 0) -
 
 
 def _counted(n: Call, place: Value, weights: Value, bins: int, t: DType) -> Value:
-    """The sums of weights by `place`, for places 0 to bins - 1; place `bins` is dropped."""
+    """For each of `bins` places, the sum of `weights` whose entry in `place` it is; entries equal to `bins` are
+    dropped."""
     zeros = n.filled(0, t, (bins + 1,))
     total = n.emit("scatter_elements", zeros, place, weights, axis=0, reduction="add")
     return n.slice(total, 0, 0, dim(bins))

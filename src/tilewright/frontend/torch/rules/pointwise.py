@@ -82,7 +82,7 @@ def _binary(n: Call, op: str, a: Operand, b: Operand) -> Value:
 
 
 def _scaled(n: Call, b: Operand, alpha: Any) -> Operand:
-    """The second operand of `add` and `sub` times `alpha`."""
+    """alpha * b, for the second operand of `add` and `sub`."""
     if not isinstance(b, Value):
         scaled: Operand = b * alpha
         return scaled
@@ -205,7 +205,7 @@ def power(n: Call, a: Operand, b: Operand) -> Value:
 
 
 def _known_power(n: Call, x: Value, exponent: int) -> Value:
-    """An integer to a known positive power, by repeated squaring."""
+    """`x`, integers, to the power `exponent`, which is not negative, by repeated squaring."""
     if exponent < 0:
         raise n.unsupported("of integers to a power below 0", got=exponent)
     result, square = None, x

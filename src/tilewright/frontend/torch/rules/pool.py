@@ -34,13 +34,13 @@ def _each(value: Any, rank: int) -> list[int]:
 
 
 def _rank(n: Call) -> int:
-    """The number of spatial dimensions, by which the operator's name ends ("2d")."""
+    """The number of spatial dimensions that the operator's name states: 2 for "max_pool2d"."""
     name = n.name.removeprefix("aten.").split(".")[0].removesuffix("_with_indices")
     return int(name.removesuffix("d")[-1])
 
 
 def _pooled(n: Call, op: str, x: Value, rank: int, window: dict[str, Any]) -> Value:
-    """A pooling of `rank` spatial dimensions; a missing batch dimension is added in front."""
+    """Pooling `op` of `x` over `rank` spatial dimensions; a batch dimension is added if `x` lacks it."""
     if x.type.rank == rank + 2:
         return n.emit(op, x, **window)
     y = n.emit(op, n.reshape(x, (1, *x.shape)), **window)
@@ -133,8 +133,8 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
 
 
 def _open(n: Call, x: Value, axes: Sequence[int], largest: bool) -> Any:
-    """Adaptive pooling along axes of symbolic extent, one after another, as slices of equal windows. Axes whose output
-    is as large as the input have windows of one element."""
+    """Adaptive pooling along `axes` of symbolic extent, to a known number of windows: each window is a slice, reduced
+    to one element. An axis whose extent stays is skipped."""
     for axis in reversed(axes) if largest else axes:
         extent, count = x.shape[axis], n.shape[axis]
         if extent == count:
@@ -154,7 +154,7 @@ def _mean(n: Call, x: Value, axis: int) -> Value:
 
 
 def _first_maximum(n: Call, x: Value, axis: int) -> Value:
-    """The largest element along an axis; its gradient flows to the first of equal ones."""
+    """The largest element of `x` along `axis`, extent 1; in training its gradient flows to the first of equal ones."""
     result = n.emit("reduce_max", x, axes=(axis,), keepdims=True)
     place = n.emit("argmax", x, axis=axis, keepdims=True, select_last_index=False)
     return n.picked(result, x, place, axis)

@@ -44,8 +44,8 @@ def dequantize_per_tensor(
 
 @rule(f"{DECOMPOSED}quantize_per_channel", f"{DECOMPOSED}quantize_per_token")
 def quantize_per_channel(n: Call, x: Value, scales: Value, zeros: Value, *rest: Any) -> Value:
-    """Quantisation by channel or token. `rest`: the axis (by channel only), the lowest and highest level, the type. By
-    token, scales and zero points have a last dimension of 1."""
+    """`x` quantised by channel or by token. `rest`: the axis (by channel only), the lowest and the highest level, the
+    type. By token, scales and zero points have a last dimension of 1."""
     *axis, low, high, _ = rest
     scale, zero = (_along(n, v, x, axis) for v in (scales, zeros))
     return _levels(n, x, _inverse(n, scale), zero, low, high)
@@ -78,7 +78,7 @@ def choose_qparams(n: Call, x: Value, low: Any, high: Any, eps: Any, _: Any) -> 
 
 
 def _inverse(n: Call, scale: Operand) -> Value:
-    """1 / scale as PyTorch rounds it: of a number in f64, of a tensor in its type."""
+    """1 / scale, as f32, rounded as PyTorch does: a number's in f64, a tensor's in its type."""
     if not isinstance(scale, Value):
         return n.constant(1.0 / float(scale), f32)
     inverse = n.emit("div", n.like(1.0, scale), scale)
@@ -95,8 +95,8 @@ def _levels(n: Call, x: Value, inverse: Value, zero: Operand, low: Any, high: An
 
 
 def _numbers(n: Call, x: Value, scale: Value, zero: Operand | None) -> Value:
-    """Dequantised numbers, (levels - zero) * scale. A later pass turns products of these with weights into integer
-    products."""
+    """(x - zero) * scale, the numbers that the codes `x` stand for. A later pass makes integer products of products
+    with such weights."""
     y = n.cast(x, i32)
     if isinstance(zero, Value):
         y = n.emit("sub", y, n.cast(n.reshape(zero, ()) if _is_one(zero) else zero, i32))
@@ -106,7 +106,8 @@ def _numbers(n: Call, x: Value, scale: Value, zero: Operand | None) -> Value:
 
 
 def _along(n: Call, v: Value, x: Value, axis: Sequence[Any]) -> Value:
-    """A scale or zero point for each slice of an axis, shaped to broadcast with x."""
+    """`v`, scales or zero points, reshaped to broadcast with `x` along the axis in `axis`; unchanged if that is
+    empty."""
     if not axis:
         return v
     at = axis_of(int(axis[0]), x.type.rank)

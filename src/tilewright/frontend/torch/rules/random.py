@@ -52,14 +52,14 @@ def alpha_dropout(n: Call, x: Value, p: float, train: bool) -> Value:
 
 
 def _channels(n: Call, x: Value) -> tuple[Expr, ...]:
-    """The shape of a mask of whole channels, for feature dropout."""
+    """The shape of dropout's mask: that of `x` or, for feature dropout, one entry for each channel."""
     if "feature" not in n.name:
         return x.shape
     return (*x.shape[:2], *[as_expr(1)] * (x.type.rank - 2))
 
 
 def _scaled(n: Call, retained: Value, share: float, x: Value) -> Value:
-    """1 / share for retained elements, 0 for others."""
+    """Dropout's factors, of `x`'s type: 1 / share where `retained`, else 0."""
     return n.emit("select", retained, n.like(1 / share if share else 0, x), n.like(0, x))
 
 

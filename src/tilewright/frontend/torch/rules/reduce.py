@@ -65,8 +65,8 @@ def arg(n: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Val
 
 
 def _arg(n: Call, largest: bool, x: Value, dim: int | None, keepdim: bool) -> Value:
-    """The index of the largest or smallest element, the first of equal ones. PyTorch leaves that open; in eager mode it
-    also returns the first."""
+    """The index of the largest (or smallest) element of `x` along `dim`, the first of equal ones, which PyTorch leaves
+    open but returns in eager mode, too."""
     if dim is None:
         flat = n.reshape(x, (product(x.shape),))
         index = _arg(n, largest, flat, 0, False)
@@ -134,7 +134,7 @@ def variance(
 
 
 def root(n: Call, x: Value, power: float | Value = 0.5) -> Value:
-    """The square root (or another power) of a sum of squares; its gradient at 0 is defined as 0."""
+    """`x`, a sum of powers, to `power`, such as 1/2. Its gradient at 0 is 0, as PyTorch defines it."""
 
     def away_from_zero() -> Value:
         flat, one = n.emit("eq", x, n.like(0, x)), n.like(1, x)

@@ -58,8 +58,8 @@ def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> V
 
 
 def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any) -> Value:
-    """`x` resized axis by axis. `scales`: the factors that the model states, a list in overloads "vec"; None: new size
-    divided by old.
+    """`x` resized to the result's size, axis by axis. `scales`: the factors that the model states, in a list for
+    overloads named "vec"; None: new size divided by old.
 
     An axis that keeps its size is as it was whatever the factor, but for three ways: exactly nearest elements, nearest
     ones of anything but images, and cubics without antialiasing. In images, nearest elements of twice as many are each

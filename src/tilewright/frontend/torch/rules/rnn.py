@@ -71,7 +71,8 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """Recurrent layers, each in one or two directions; `dropout` applies between layers."""
+    """[states at all steps, last states ...] of recurrent layers one after another, each in one or two directions.
+    `params` has all layers' weights and biases; `dropout` is between layers."""
     cell = _cell(n.name)
     directions, each = (2 if bidirectional else 1), (4 if biases else 2)
     if len(params) != layers * directions * each:
@@ -98,7 +99,8 @@ def _layers(
 def _direction(
     n: Call, cell: Cell, x: Value, params: Sequence[Value], initial: Sequence[Value | None]
 ) -> tuple[Value, list[Value]]:
-    """One direction of one layer; `params` are its weights and biases."""
+    """(states at all steps, last states) of one direction of one layer, from its weights and biases `params` and the
+    initial states."""
     hidden = static(params[1].shape[1], "the hidden size")
     order = [_GATES[cell.kind].index(gate) for gate in formula(cell.kind).gates]
     inputs, recurrence, *biases = (_reordered(n, p, order, hidden) for p in params)
@@ -109,8 +111,7 @@ def _direction(
 
 
 def _entry(n: Call, x: Value, k: int) -> Value | None:
-    """The initial state of one direction of one layer; None if it is known to be zero, so that its products can be
-    skipped."""
+    """The initial state number `k` of `x`; None if `x` is known to be zero, so that products with it are skipped."""
     return None if _is_zero(n, x) else n.reshape(n.slice(x, 0, k, 1), x.shape[1:])
 
 
@@ -127,7 +128,7 @@ def _is_zero(n: Call, x: Value) -> bool:
 
 
 def _reordered(n: Call, x: Value, order: Sequence[int], hidden: int) -> Value:
-    """The rows of gates in Tilewright's order; neighbours are copied together."""
+    """The blocks of `hidden` rows of `x`, one for each gate, in `order`; neighbouring blocks are copied together."""
     runs: list[list[int]] = []
     for k in order:
         if runs and runs[-1][-1] == k - 1:

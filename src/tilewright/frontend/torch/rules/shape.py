@@ -34,7 +34,7 @@ from tilewright.support.errors import ShapeError
     "ravel",
 )
 def reshape(n: Call, x: Value, *_: Any, **__: Any) -> Value:
-    """Operators that only change the shape, to the one that PyTorch states, or reinterpret the bits as another type."""
+    """Operators that only reshape, to the shape that PyTorch states, and `view` as another type of equal width."""
     if "dtype" in n.name:
         if x.dtype.bits != n.dtype.bits or boolean in (x.dtype, n.dtype):
             raise n.unsupported("of another width", expected=f"{x.dtype.bits} bits", got=n.dtype)
@@ -203,7 +203,7 @@ def slice_scatter(
 
 
 def _replaced(n: Call, x: Value, part: Value, axis: int, begin: Any, size: Expr) -> Value:
-    """`x` with the range of `size` elements from `begin` on along one axis replaced by `part`."""
+    """`x` with its `size` elements from `begin` on along `axis` replaced by `part`."""
     begin = dim(begin)
     end = dim(begin + size)
     pieces = [] if is_const(begin, 0) else [n.slice(x, axis, 0, begin)]

@@ -24,7 +24,7 @@ def _float(n: Call, bits: Value, t: DType) -> Value:
 
 
 def _signed(n: Call, x: Value) -> Value:
-    """Whether a number has its sign bit set."""
+    """Whether the sign bit of each number of `x` is set."""
     bits = _bits(n, x) if x.dtype.is_float else x
     return n.emit("lt", bits, n.like(0, bits))
 

@@ -35,7 +35,7 @@ def diagonal(n: Call, x: Value, offset: int = 0, first: int = 0, second: int = 1
 
 
 def _planes(n: Call, x: Value, first: int, second: int) -> tuple[Value, int, int]:
-    """`x` with two axes moved to the end, and their extents."""
+    """(`x` with dimensions `first` and `second` moved to the end, their two extents)."""
     a, b = n.axis(first, x), n.axis(second, x)
     order = [k for k in range(x.type.rank) if k not in (a, b)]
     what = "an axis of a diagonal"
@@ -112,8 +112,8 @@ def unfold(n: Call, x: Value, dimension: int, size: int, step: int) -> Value:
 
 
 def _memory(n: Call, x: Value) -> Value:
-    """The elements of a tensor as a vector in memory order. Raises UnsupportedError if strides leave holes or
-    overlap."""
+    """The elements of `x` as a vector in the order of memory, which PyTorch's strides state. Raises UnsupportedError if
+    there are gaps or overlaps."""
     fake = n.operands[0]
     if fake is None or any(as_int(d) is None for d in x.shape):
         raise n.unsupported("of symbolic sizes")
@@ -131,7 +131,7 @@ def _memory(n: Call, x: Value) -> Value:
 
 
 def _places(n: Call, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> Any:
-    """The flat position in memory of each element of a strided view."""
+    """For each element of a view of `size` and `stride` its position in memory, from `offset` on."""
     if not all(isinstance(v, int) for v in (*size, *stride)) or not isinstance(offset, int | None):
         raise n.unsupported("with symbolic sizes")
     places = np.full(tuple(size), offset or 0, np.int64)
@@ -203,7 +203,7 @@ def _before(x: Value, axis: int) -> tuple[Any, ...]:
 
 
 def distance(n: Call, difference: Value, p: float) -> Value:
-    """The p-norm over the last axis."""
+    """The p-norm of `difference` over its last axis."""
     axes = {"axes": (difference.type.rank - 1,), "keepdims": False}
     size = n.emit("abs", difference)
     if p == 0:
