@@ -31,8 +31,8 @@ class AdaptivePoolAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
-    """[N, C, ...] to [N, C, *size]: window `o` of `size` over an extent `d` is from `o * d // size` up to
-    `ceil((o + 1) * d / size)`; windows may share elements."""
+    """The type rule: x [N, C, ...] to [N, C, *size]. Window `o` of `size` over an extent `d` is from `o * d // size` up
+    to `ceil((o + 1) * d / size)`; windows may share elements."""
     x = present(types[0])
     if x.rank - 2 not in SPATIAL or len(attrs.size) != x.rank - 2:
         raise ShapeError("one size is needed for each of 1 to 3 spatial dimensions", expected=x, got=attrs.size)
@@ -42,18 +42,18 @@ def _infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
 
 
 def _average_infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
-    """The type rule of `adaptive_avg_pool`: as of `adaptive_max_pool`, for floats only."""
+    """The type rule of `adaptive_avg_pool`: that of `adaptive_max_pool`, for floats only."""
     check_kind(present(types[0]).dtype, ("float",))
     return _infer(types, attrs)
 
 
 def _window(p: Any, extent: Any, size: int) -> tuple[Any, Any]:
-    """The begin and end of window `p`."""
+    """(begin, end) of window `p` of `size` windows that cover `extent` elements."""
     return p * extent // size, ((p + 1) * extent + (size - 1)) // size
 
 
 def _longest(extent: Expr, size: int) -> Expr:
-    """An upper bound of the number of elements of a window."""
+    """An upper bound of the number of elements in any of the `size` windows that cover `extent` elements."""
     number = as_int(extent)
     if number is None:
         return dim((extent + (size - 1)) // size + 1)
@@ -61,7 +61,8 @@ def _longest(extent: Expr, size: int) -> Expr:
 
 
 def _reduced(x: Tensor, out: TensorType, attrs: AdaptivePoolAttrs, fill: Expr, reducer: Any, name: str) -> Tensor:
-    """The reduction of each window's elements, in the type of `fill`."""
+    """The tensor of the reductions of each window's elements by `reducer`; places past a window's end count as `fill`,
+    whose type is that of the result."""
     rank = x.ndim - 2
     taps = [te.reduce_axis(_longest(x.shape[2 + k], attrs.size[k]), KERNEL[rank][k]) for k in range(rank)]
 

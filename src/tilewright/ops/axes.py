@@ -29,11 +29,11 @@ Links = tuple[int | None, ...]
 position along the result's axis."""
 
 Index = int | frozenset[int]
-"""Along one dimension of an operand, the position that is read: that of an axis of the result (its number), or a
-function of the positions of several axes (empty for positions that only a reduction varies)."""
+"""The position along one dimension of an operand that is read: the number of the result's axis whose position it is, or
+the set of axes on which it depends otherwise (empty if only a reduction varies it)."""
 
 Read = tuple[Index, ...]
-"""For each dimension of an operand, the position that is read."""
+"""The position that is read, as an `Index` for each dimension of an operand."""
 
 
 def parallel(node: Node, output: int = 0) -> tuple[Links | None, ...]:
@@ -70,8 +70,8 @@ def _derived(
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """How a tensor is computed: its reads of each operand, and the axes whose positions occur in values, not only in
-    indices (as in a range, or a triangular mask)."""
+    """The reads by which a tensor is computed, of each operand, and the axes whose positions occur in its values, not
+    only in indices (as in a range, or a triangular mask)."""
 
     reads: dict[Tensor, frozenset[Read]]
     positional: frozenset[int]
@@ -111,8 +111,8 @@ class _Patterns:
 
 
 def _index(indices: Sequence[Expr], at: Index, axes: dict[Var, int]) -> Index:
-    """The position `at` of an inner tensor in terms of the axes of an outer one, which reads the inner tensor at
-    `indices`."""
+    """The position `at` along an inner tensor's dimension in terms of the axes of an outer tensor, which reads the
+    inner one at `indices`."""
     if isinstance(at, frozenset):
         return _through(indices, at, axes)
     index = indices[at]
@@ -157,7 +157,8 @@ def _links(pattern: _Pattern | None, operands: Sequence[Tensor | None], result: 
 
 
 MIXED = -1
-"""A read that depends on the position along an axis of the result, but not only by being at the same position."""
+"""The result of `_along` for a read that depends on the position along an axis of the result, but is not simply at that
+position."""
 
 
 def _along(read: Read, axis: int) -> int | None:
@@ -179,7 +180,8 @@ def _aligned(operand: TensorType | None, out: TensorType, axis: int) -> int | No
 
 
 def _reshape(types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, axis: int) -> Links | None:
-    """The input dimension that a reshape leaves unchanged: it has the same size and as many elements before it."""
+    """The rule of reshape: the axis of the input that corresponds to the result's `axis`, as it has the same size and
+    as many elements before it; None if there is none."""
     (x,) = types
     assert x is not None
     before = product(out.shape[:axis])

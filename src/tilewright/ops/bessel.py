@@ -398,8 +398,8 @@ def _k1(x: Number, scaled: bool) -> Number:
 
 
 def _decaying(x: Number, inner: Number, outer: Number, scaled: bool) -> Number:
-    """`inner` up to x = 2, and beyond `outer`, which lacks the factor e^-x. With `scaled`, the result is multiplied by
-    e^x."""
+    """A function that decays as e^-x: `inner` up to x = 2, and `outer` times e^-x beyond. With `scaled`, the result is
+    multiplied by e^x."""
     if scaled:
         inner = inner * function("exp", x)
     else:
@@ -433,7 +433,7 @@ def _amplitudes(x: Number, order: int) -> tuple[Number, Number]:
 
 
 def _waves(x: Number, order: int) -> tuple[Number, Number]:
-    """The Bessel functions of the first and second kind beyond 5, by amplitude and phase."""
+    """The Bessel functions (J, Y) of the order at x > 5, by amplitude and phase."""
     p, q = _amplitudes(x, order)
     phase = x - (2 * order + 1) * math.pi / 4
     sine, cosine = function("sin", phase), function("cos", phase)

@@ -28,7 +28,7 @@ class BookAttrs(Attrs):
 
 
 def entry(book: ConstantArray, code: Expr) -> Expr:
-    """The level of a code, whose low four bits count."""
+    """The level of a 4-bit code in `book`; only the low four bits of `code` count."""
     index = cast(call("bitand", cast(code, i32), const(ENTRIES - 1, i32)), i64)
     return lookup(index, [const(float(level), f32) for level in book.array])
 

@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LstmCellAttrs(Attrs):
-    """One step for `batch` rows: the step's number `step`; `activations`: the operators, with attributes, that are
-    applied to gates, cell and output; gates are clipped to +-`clip`."""
+    """Attributes of one step of an LSTM for `batch` rows: the step's number `step`; `activations`: the operators, with
+    attributes, that are applied to gates, cell and output; gates are clipped to +-`clip`."""
 
     batch: Dim
     step: int
@@ -43,9 +43,9 @@ class LstmCellAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: LstmCellAttrs) -> Out:
-    """Inputs gates_x [steps * B, 4 H], the state's product [B, 4 H]?, the cell's state [B, H]?. Attributes `batch` (B),
-    `step`, `clip`, `activations` (operator and attributes of the gates', the cell's and the output's function). Gives
-    h and c, [B, H]."""
+    """The type rule: gates_x [steps * B, 4 H], the state's product [B, 4 H]?, the cell's state [B, H]? to h and c, [B,
+    H]. Attributes `batch` (B), `step`, `clip`, `activations` (operator and attributes of the gates', the cell's and the
+    output's function)."""
     gates = present(types[0])
     check_kind(gates.dtype, ("float",))
     same_dtype([t for t in types if t is not None])
@@ -58,7 +58,7 @@ def _infer(types: Types, attrs: LstmCellAttrs) -> Out:
 
 
 def steps_of(attrs: LstmCellAttrs) -> Program:
-    """The cell's step as a program, without matrix products, whose results are arguments."""
+    """The step of an LSTM cell as a list of pointwise steps; the results of its matrix products are arguments."""
     return program(LSTM, attrs.activations, attrs.clip)
 
 
@@ -69,8 +69,8 @@ def lstm_states(
     apply: Apply[T],
     memory: Callable[[T], T] = lambda value: value,
 ) -> tuple[T, T]:
-    """The states h and c after a step whose gates have these arguments. `memory` is applied to the new c before h reads
-    it."""
+    """The states (h, c) after a step, where `gates` are the arguments of the four gates' functions and `c` is the old
+    state (None: zeros). `memory` is applied to the new c before h reads it."""
     steps = steps_of(attrs)
     cell = steps.results[1]
 

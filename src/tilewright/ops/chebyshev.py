@@ -13,7 +13,7 @@ from tilewright.ops.special import Number, equal, function, special, where
 
 
 def _ratio(above: Number, below: Number, limit: Number) -> Number:
-    """A quotient, or its limit where both are zero."""
+    """`above / below`, or `limit` where `below` is zero."""
     zero = equal(below, 0.0)
     return where(zero, limit, above / where(zero, 1.0, below))
 

@@ -129,7 +129,8 @@ def emit_nest(
     sizes: Mapping[str, Expr],
     name: str | None = None,
 ) -> Value:
-    """The node that computes a nest from the tensors that it reads."""
+    """Emit the node that computes a loop nest from `values`, the tensors that it reads by name, and return its
+    value."""
     nest = bound.nest
     running = running_sum(bound, {n: v.shape for n, v in values.items()})
     if running is not None:
@@ -169,7 +170,7 @@ def emit_nest(
 
 
 def emit_stage(builder: GraphBuilder, tensor: Tensor, values: Mapping[Tensor, Value], name: str | None = None) -> Value:
-    """The node that computes a tensor expression's stage from values for the tensors that it reads.
+    """Emit the node that computes a tensor expression's stage from `values`, those of the tensors that it reads.
 
     Raises UnsupportedError for expressions that statements cannot state (`formulas/stages.py`).
     """
@@ -197,7 +198,7 @@ def _dim(e: Expr) -> int | Expr:
 
 
 def operator_of(nest: Nest) -> str:
-    """The operator for a nest, by what it computes."""
+    """The name of the operator that computes a nest: a map, a sum of products, or another reduction."""
     if nest.reducer is None:
         return "comprehension_map"
     reads = [n for n in walk(nest.body) if isinstance(n, Read)]

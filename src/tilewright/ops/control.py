@@ -97,7 +97,8 @@ def _loop_infer(types: Types, attrs: LoopAttrs) -> Out:
 
 
 def _extent(attrs: LoopAttrs, sequences: Sequence[TensorType]) -> Expr | None:
-    """The largest number of iterations that types allow; None if they do not bound it."""
+    """The largest number of iterations of a loop, by its `trip` and the length of its sequences; None if these do not
+    bound it."""
     extents = [t.shape[0] for t in sequences]
     if attrs.trip is not None:
         extents.append(dim(attrs.trip))
@@ -152,7 +153,8 @@ def _known(size: Any) -> int:
 
 
 def _stacks(attrs: LoopAttrs, rows: Sequence[Sequence[Any]], extent: Any) -> list[Any]:
-    """Collected values stacked along a first dimension, with zeros for iterations that did not run."""
+    """The arrays of collected values, `rows` by iteration, stacked along a first dimension of `extent`; zeros for
+    iterations that did not run."""
     types = [v.type for v in attrs.body.outputs[attrs.conditional + attrs.carried :]]
     stacks = []
     for k, t in enumerate(types):

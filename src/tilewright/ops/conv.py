@@ -32,7 +32,8 @@ KERNEL = {1: ("kw",), 2: ("kh", "kw"), 3: ("kd", "kh", "kw")}
 
 
 def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: int, dilation: int) -> Expr:
-    """How many windows fit: (extent + pads - dilation * (kernel - 1) - 1) // stride + 1."""
+    """The number of windows along one dimension: (extent + pads - dilation * (kernel - 1) - 1) // stride + 1. Raises
+    ShapeError if there is none."""
     size = dim((extent + (before + after) - (kernel - 1) * dilation - 1) // stride + 1)
     number = as_int(size)
     if number is not None and number < 1:
@@ -75,8 +76,8 @@ def _check(types: Types, attrs: ConvAttrs) -> tuple[TensorType, TensorType, int]
 
 
 def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
-    """x [N, C, ...], weight [F, C / groups, ...]; `strides`, `dilations`, `pads` (all befores, then all afters),
-    `groups`."""
+    """The type rule: x [N, C, ...], weight [F, C / groups, ...] to [N, F, ...]. Attributes `strides`, `dilations`,
+    `pads` (all befores, then all afters), `groups`."""
     x, w, rank = _check(types, attrs)
     groups = attrs.groups
     if groups < 1 or not is_size(x.shape[1], dim(w.shape[1] * groups)):
@@ -170,13 +171,15 @@ register(OpDef("conv", "contraction", ConvAttrs, _conv_infer, _conv_numpy, compu
 
 @dataclass(frozen=True, slots=True)
 class ConvTransposeAttrs(ConvAttrs):
-    """`output_padding`: for each spatial dimension, how many elements are appended to the result."""
+    """Attributes of `conv`, and `output_padding`: for each spatial dimension, how many elements are appended to the
+    result."""
 
     output_padding: Ints
 
 
 def _conv_transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> Out:
-    """x [N, C, ...], weight [C, F / groups, ...]; as `conv`, and `output_padding` after each spatial dimension."""
+    """The type rule: x [N, C, ...], weight [C, F / groups, ...] to [N, F, ...]. Attributes as of `conv`, and
+    `output_padding` after each spatial dimension."""
     x, w, rank = _check(types, attrs)
     if not same_dim(w.shape[0], x.shape[1]):
         raise ShapeError("the weight does not fit the input's channels", expected=x.shape[1], got=show(w.shape))
@@ -194,7 +197,8 @@ def _conv_transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> Out:
 
 
 def _conv_transpose_compute(inputs: Tensors, attrs: ConvTransposeAttrs, out: Out) -> tuple[Tensor, ...]:
-    """Gathers: each output element sums the inputs whose windows cover it, so that no element is written twice."""
+    """The result of a transposed convolution. Each element of the output sums the inputs whose windows cover it, so
+    that no element is written twice."""
     x, w, (type,) = need(inputs[0]), need(inputs[1]), out
     rank, groups = x.ndim - 2, attrs.groups
     acc = accumulator(type.dtype)

@@ -26,8 +26,7 @@ Shape = tuple[Expr, ...]
 
 _facts: ContextVar[tuple[Expr, ...]] = ContextVar("facts", default=())
 _whole: ContextVar[dict[Expr, Expr]] = ContextVar("whole", default={})  # noqa: B039  read only
-"""Quotients that conditions prove to be multiples, each rewritten as such: `h // 4` as `h // 16 * 4` where `h // 4 % 4
-== 0`."""
+"""Replacements of quotients that conditions prove to be multiples: `h // 16 * 4` for `h // 4` if `h // 4 % 4 == 0`."""
 
 
 @contextmanager
@@ -68,7 +67,7 @@ def dim(value: Any) -> Expr:
 
 
 def known(condition: Expr) -> bool:
-    """True if a condition on sizes can be proven from the facts of the context."""
+    """Whether a condition on sizes follows from the conditions of the active context of `with_facts`."""
     return prove(condition, None, _facts.get())
 
 
@@ -83,7 +82,8 @@ def dims(values: Sequence[Any]) -> Shape:
 
 
 def known_same(a: Expr, b: Expr) -> bool:
-    """True when two dimensions are provably equal; for rules that also work for unequal ones."""
+    """Whether two dimensions are provably equal. It assumes nothing, unlike `same_dim`, for rules that also work for
+    unequal ones."""
     if a is b:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
@@ -92,8 +92,8 @@ def known_same(a: Expr, b: Expr) -> bool:
 
 
 def same_dim(a: Expr, b: Expr) -> bool:
-    """True when two dimensions that an operator requires to be equal are: provably, or by an assumption that the
-    context `assuming` then records."""
+    """Whether two dimensions that an operator requires to be equal are: provably, or by an assumption that an active
+    context of `assuming` then records."""
     if known_same(a, b):
         return True
     pairs = _assumed.get()
@@ -108,8 +108,8 @@ def same_dim(a: Expr, b: Expr) -> bool:
 
 
 def is_size(d: Expr, size: Expr) -> bool:
-    """Whether dimension `d` has the `size` that the operator or its weights state; being stated, a number may be
-    assumed equal to a symbolic dimension by `assuming`."""
+    """Whether dimension `d` has the `size` that the operator or its weights state. A number stated this way may be
+    assumed equal to a symbolic dimension in a context of `assuming`."""
     with stated(frozenset((d, size))):
         return same_dim(d, size)
 

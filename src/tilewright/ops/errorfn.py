@@ -48,7 +48,8 @@ _CENTRE = (
     (0.012229801, -0.329097515, 1.442710462, -2.118377725, 1.0),
 )
 _TAIL = ((1.641345311, 3.429567803, -1.624906493, -1.970840454), (1.637067800, 3.543889200, 1.0))
-"""Numerators and denominators of erfinv's first approximation, up to 0.7 and beyond (Pavlis 1996)."""
+"""Coefficients (numerator, denominator) of the first approximation of erfinv: `_CENTRE` up to 0.7, `_TAIL` beyond
+(Pavlis 1996)."""
 
 _P0 = (
     -59.96335010141079,

@@ -42,7 +42,7 @@ class HeadAttrs(Attrs):
 
 
 def _head_infer(types: Types, attrs: HeadAttrs) -> Out:
-    """The first rows of the first input, as many as the second input says."""
+    """The type rule: the first rows of the first input; the second input is their number."""
     x, count = present(types[0]), present(types[1])
     if count != NUMBER or not x.shape:
         raise ShapeError(
@@ -105,8 +105,8 @@ class SuppressAttrs(Attrs):
 
 
 def _suppress_infer(types: Types, attrs: SuppressAttrs) -> Out:
-    """The type rule. Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], the largest allowed overlap, the
-    lowest score or None, optionally the most boxes of each class, i64."""
+    """The type rule of non-maximum suppression. Inputs: boxes [batch, boxes, 4], scores [batch, classes, boxes], the
+    largest allowed overlap, the lowest score or None, optionally the most boxes of each class, i64."""
     boxes, scores, overlap = (present(t) for t in types[:3])
     if boxes.rank != 3 or scores.rank != 3 or {boxes.dtype, scores.dtype, overlap.dtype} != {f32}:
         raise ShapeError("boxes and scores have three dimensions, of f32", got=f"{boxes}, {scores}")
@@ -119,13 +119,14 @@ def _suppress_infer(types: Types, attrs: SuppressAttrs) -> Out:
 
 
 def _chosen(most: int, boxes: Expr) -> Expr:
-    """A bound of the number of boxes selected for a class. It is `most` or the number of boxes, not their minimum, so
-    that sizes stay polynomials of the symbols."""
+    """The bound of the number of boxes that are selected for a class: `most` up to `EXACT_BOXES`, else the number of
+    boxes. Their minimum would be no polynomial of the symbols."""
     return const(max(most, 0)) if most <= EXACT_BOXES else boxes
 
 
 EXACT_BOXES = 4096
-"""Limits on the number of boxes up to this one are used as the bound; beyond, the number of boxes is."""
+"""The largest limit on the number of boxes that is used as a bound; for larger limits the number of boxes is the
+bound."""
 
 
 def _corners(center: bool, box: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -139,7 +140,7 @@ def _corners(center: bool, box: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _overlaps(a: Sequence[Expr], b: Sequence[Expr], most: Expr) -> Expr:
-    """Whether the intersection of two boxes exceeds the part `most` of their union."""
+    """Whether the intersection of two boxes, as corners, exceeds the share `most` of their union."""
     zero = const(0.0, f32)
     size = [minimum(a[k + 2], b[k + 2]) - maximum(a[k], b[k]) for k in range(2)]
     inner = maximum(size[0], zero) * maximum(size[1], zero)

@@ -16,7 +16,7 @@ _ZETA = (
 )  # fmt: skip
 """(2 k)! over Bernoulli numbers, for the Euler-Maclaurin sum (Moshier's Cephes, zeta.c)."""
 SHIFT = 10
-"""Asymptotic series are used from this argument on."""
+"""The argument from which on asymptotic series are used; smaller arguments are increased by recurrences."""
 
 
 def _positive_lgamma(x: Number) -> Number:

@@ -32,7 +32,7 @@ def integer(t: TensorType, what: str = "indices") -> None:
 
 
 def wrapped(index: Expr, extent: Expr) -> Expr:
-    """A run-time index, negative ones counted from the end, clamped to 0..extent - 1."""
+    """An index from data, as i64: negative ones count from the end, and all are clamped to 0..extent - 1."""
     i = cast(index, i64)
     if index.dtype.kind != "uint":
         i = select(i < 0, i + extent, i)
@@ -45,7 +45,7 @@ def nearest(position: Expr, count: Expr, extent: Expr) -> Expr:
 
 
 def loaded(x: Tensor, at: Sequence[Expr], chosen: Sequence[Expr]) -> Expr:
-    """`x[at]`; zero if a dimension that was indexed (`chosen`) is empty."""
+    """`x[at]`; zero if one of `chosen`, the extents of the dimensions that data indexes, is 0."""
     value: Expr = x[tuple(at)]
     for extent in chosen:
         if not prove(extent > 0):
@@ -54,7 +54,7 @@ def loaded(x: Tensor, at: Sequence[Expr], chosen: Sequence[Expr]) -> Expr:
 
 
 def check_choice(indices: TensorType, chosen: Sequence[Expr]) -> None:
-    """Raise ShapeError if there are indices into a dimension (`chosen`) without elements."""
+    """Raise ShapeError if there are `indices` into a dimension whose extent, one of `chosen`, is 0."""
     if any(as_int(extent) == 0 for extent in chosen) and as_int(indices.size) != 0:
         raise ShapeError("indices into an empty dimension", got=indices)
 
@@ -162,7 +162,8 @@ class GatherNdAttrs(Attrs):
 
 
 def _gather_nd_infer(types: Types, attrs: GatherNdAttrs) -> Out:
-    """The last dimension of the indices names a position in the dimensions of x after the `batch_dims` shared ones."""
+    """The type rule: the last dimension of the indices holds the position of an element in the dimensions of x after
+    the `batch_dims` shared ones; further dimensions of x are copied."""
     x, indices = present(types[0]), present(types[1])
     integer(indices)
     batch = attrs.batch_dims
@@ -219,8 +220,8 @@ class OneHotAttrs(Attrs):
 
 
 def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> Out:
-    """indices, values [2] (off, on): `depth` entries along a new `axis`; indices outside -depth..depth-1 give only
-    `off`."""
+    """The type rule: indices and values [2] (off, on) to vectors of `depth` entries along a new `axis`, "on" at the
+    index. An index outside of -depth..depth-1 gives only "off"."""
     indices, values = present(types[0]), present(types[1])
     axis = axis_of(attrs.axis, indices.rank + 1)
     if values.rank != 1 or as_int(values.shape[0]) != 2:
@@ -264,7 +265,8 @@ class ReverseSequenceAttrs(Attrs):
 
 
 def _reverse_infer(types: Types, attrs: ReverseSequenceAttrs) -> Out:
-    """x, lengths [batch]: along `time_axis` the first `lengths[b]` entries of batch `b` are reversed."""
+    """The type rule: x and lengths [batch] to x with the first `lengths[b]` entries along `time_axis` of batch `b`
+    reversed."""
     x, lengths = present(types[0]), present(types[1])
     _check_lengths(x, lengths, attrs.batch_axis)
     return (x,)
@@ -310,7 +312,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SequenceMaskAttrs(Attrs):
-    """The values at and after a sequence's length along `time_axis` become `value`."""
+    """Entries along `time_axis` from a sequence's length on become `value`."""
 
     batch_axis: int
     time_axis: int
@@ -318,8 +320,8 @@ class SequenceMaskAttrs(Attrs):
 
 
 def _mask_infer(types: Types, attrs: SequenceMaskAttrs) -> Out:
-    """x, lengths [batch]: the first `lengths[b]` entries of batch `b` along `time_axis` stay (none where it is not
-    positive), the others become `value`."""
+    """The type rule: x and lengths [batch] to x in which the first `lengths[b]` entries of batch `b` along `time_axis`
+    stay (none if it is not positive) and the others become `value`."""
     x, lengths = present(types[0]), present(types[1])
     if axis_of(attrs.time_axis, x.rank) == axis_of(attrs.batch_axis, x.rank):
         raise ShapeError("batch and time are different axes", got=attrs.time_axis)

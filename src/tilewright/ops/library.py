@@ -30,8 +30,8 @@ def library() -> list[str]:
 
 @cache
 def function(name: str) -> Callable[..., Any]:
-    """The function of an operator. Raises UnsupportedError if there is none, ExpressionError if it has no tensor
-    expression."""
+    """The operator `name` as a function on tensors. Raises UnsupportedError if there is none, ExpressionError if it has
+    no tensor expression."""
     op = get(name)
     compute = op.compute
     if compute is None:
@@ -70,7 +70,7 @@ def function(name: str) -> Callable[..., Any]:
 
 
 def _same_without(k: int, types: Types, infer: Callable[[Types], Any], out: Any) -> bool:
-    """Whether an operator gives the same types when input `k` is absent."""
+    """Whether an operator's type rule `infer` returns `out` also if input number `k` is absent."""
     try:
         return bool(infer([*types[:k], *([None, *types[k + 1 :]] if k + 1 < len(types) else [])]) == out)
     except (Error, IndexError):
@@ -107,7 +107,7 @@ def describe(op: OpDef[Any]) -> str:
 
 
 def listing() -> str:
-    """A text that lists all such operators by file, each with its attributes."""
+    """A text that lists all operators with tensor expressions by file, each with its attributes."""
     files: dict[str, list[str]] = {}
     for name in library():
         op = get(name)

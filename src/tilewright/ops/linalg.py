@@ -40,8 +40,8 @@ def _matrix(types: Types, square: bool) -> TensorType:
 
 
 def _cholesky_infer(types: Types, attrs: Attrs) -> Out:
-    """The lower triangle L with L L^T = x, of which the lower triangle is read; NaN where x is not positive
-    definite."""
+    """The type rule of Cholesky's factorisation: x [..., n, n] to the lower triangle L with L L^T = x. Only the lower
+    triangle of x is read; L is NaN where x is not positive definite."""
     return (_matrix(types, square=True),)
 
 
@@ -83,8 +83,9 @@ register(OpDef("cholesky", "opaque", Attrs, _cholesky_infer, _cholesky_numpy, lo
 
 
 def _lu_infer(types: Types, attrs: Attrs) -> Out:
-    """x [..., m, n] to both factors in one matrix, without the unit diagonal; LAPACK's pivots [..., min(m, n)], counted
-    from 1; and the row of x that stands in each row of the product, [..., m]."""
+    """The type rule of LU: x [..., m, n] to both factors in one matrix, without the unit diagonal; LAPACK's pivots
+    [..., min(m, n)], counted from 1; and for each row of the product the number of the row of x that it is, [...,
+    m]."""
     t = _matrix(types, square=False)
     *lead, m, n = t.shape
     return t, TensorType(i32, (*lead, dim(minimum(m, n)))), TensorType(i64, (*lead, m))
@@ -161,7 +162,7 @@ class TriangularAttrs(Attrs):
 
 
 def _triangular_infer(types: Types, attrs: TriangularAttrs) -> Out:
-    """a [..., n, n], b [..., n, m]: x with a x = b."""
+    """The type rule: a [..., n, n] and b [..., n, m] to x with a x = b, of b's type."""
     a, b = _matrix(types, square=True), present(types[1])
     same_dtype([a, b])
     if b.rank != a.rank or not all(same_dim(p, q) for p, q in zip(a.shape[:-1], b.shape[:-1], strict=True)):

@@ -16,7 +16,7 @@ from tilewright.ir.scopes import Scope
 
 
 class Cell:
-    """A local scalar: a buffer of one element."""
+    """A local variable of a loop program: a buffer of one element."""
 
     def __init__(self, nest: Nest, buffer: Buffer) -> None:
         self.nest = nest

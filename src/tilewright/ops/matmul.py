@@ -49,9 +49,9 @@ f32 products; "": as the options of the compile say."""
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttrs(Attrs):
-    """Whether the last two dimensions of an operand are swapped; the result's element type if it is wider than the
-    factors': f32 for 16-bit floats, whose sums are then used before they are rounded; the least accuracy of the
-    product, whatever options allow."""
+    """Attributes of `matmul`: whether the last two dimensions of an operand are swapped; the result's element type if
+    it is wider than the factors' (f32 for 16-bit floats, whose sums are then used before they are rounded); and the
+    least accuracy of the product, whatever options allow."""
 
     transpose_a: bool = False
     transpose_b: bool = False
@@ -60,8 +60,8 @@ class MatmulAttrs(Attrs):
 
 
 def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:
-    """`transpose_a`, `transpose_b` swap the last two dimensions of an operand; `dtype` is f32 if sums of 16-bit floats
-    are not rounded. Ranks are at least 2."""
+    """The type rule: a [..., M, K] and b [..., K, N] to [..., M, N]. `transpose_a`, `transpose_b` swap the last two
+    dimensions of an operand; `dtype` is f32 if sums of 16-bit floats are not rounded. Ranks are at least 2."""
     a, b = present(types[0]), present(types[1])
     if a.rank < 2 or b.rank < 2:
         raise ShapeError("matmul needs matrices", got=f"{a} and {b}")
@@ -150,7 +150,8 @@ class EinsumAttrs(Attrs):
 
 
 def _einsum_infer(types: Types, attrs: EinsumAttrs) -> Out:
-    """`equation` is explicit ("ij,jk->ik"): one letter a dimension, no ellipsis; extents agree exactly."""
+    """The type rule. `equation` is explicit ("ij,jk->ik"): one letter a dimension, no ellipsis; extents agree
+    exactly."""
     input_types = [present(t) for t in types]
     left, right = _terms(attrs.equation)
     if len(left) != len(input_types):

@@ -39,7 +39,8 @@ Out = tuple[TensorType, ...]
 
 
 def _reduced_point(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The index into a tensor reduced over `axes` (with these kept as size 1) that belongs to `point`."""
+    """The index of the element to which `point` contributes, in a tensor reduced over `axes`, which stay with size
+    1."""
     return tuple(const(0) if k in axes else p for k, p in enumerate(point))
 
 
@@ -68,7 +69,7 @@ def _softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tuple[Te
 
 
 def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor, Tensor, Tensor]:
-    """The maximum over the axes, the exponentials of each element minus that maximum, and their sum.
+    """The stages (maximum over the axes, exponentials of each element minus that maximum, sums of the exponentials).
 
     The maximum ignores NaN; the exponential of a NaN element is NaN, and so are the sum and the whole row.
     """
@@ -119,14 +120,15 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class NormAttrs(Attrs):
-    """Normalises over the axes from `axis` on; `epsilon` is added to the variance."""
+    """Attributes of a normalisation over the axes from `axis` on; `epsilon` is added to the variance."""
 
     axis: int
     epsilon: float
 
 
 def _layer_norm_infer(types: Types, attrs: NormAttrs) -> Out:
-    """Inputs x, scale?, bias? (broadcasting to x); normalises over the axes from `axis` on; `epsilon`."""
+    """The type rule: x, scale?, bias? (broadcasting to x) to x's type. It normalises over the axes from `axis` on, with
+    `epsilon`."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     axis_of(attrs.axis, x.rank)
@@ -139,7 +141,8 @@ def _layer_norm_infer(types: Types, attrs: NormAttrs) -> Out:
 
 
 def _affine(e: Expr, inputs: Tensors, point: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """`e * scale + bias`, as far as these are present."""
+    """`e * scale + bias`; inputs 1 and 2 are scale and bias, which may be absent. `e` is the element at `point` of a
+    tensor of `shape`."""
     for k, combine in ((1, "mul"), (2, "add")):
         t = inputs[k] if len(inputs) > k else None
         if t is not None:
@@ -148,7 +151,8 @@ def _affine(e: Expr, inputs: Tensors, point: Sequence[Expr], shape: Sequence[Exp
 
 
 def _layer_norm_compute(inputs: Tensors, attrs: NormAttrs, out: Out) -> tuple[Tensor, ...]:
-    """Two passes over the row: the mean, then the mean square deviation from it."""
+    """The stages of layer normalisation, in two passes over the row: the mean, then the mean square deviation from
+    it."""
     x, (type,) = need(inputs[0]), out
     axes = tuple(range(attrs.axis % x.ndim, x.ndim))
     acc = accumulator(x.dtype)
@@ -217,7 +221,8 @@ register(OpDef("rms_norm", "reduction", NormAttrs, _layer_norm_infer, _rms_norm_
 
 @dataclass(frozen=True, slots=True)
 class LrnAttrs(Attrs):
-    """The sum runs over `size` channels; see the type rule for the formula."""
+    """Attributes of local response normalisation, whose sum runs over `size` channels; see the type rule for the
+    formula."""
 
     size: int
     alpha: float
@@ -226,7 +231,8 @@ class LrnAttrs(Attrs):
 
 
 def _lrn_infer(types: Types, attrs: LrnAttrs) -> Out:
-    """x / (bias + alpha / size * sum of squares over `size` channels) ** beta."""
+    """The type rule: x to x's type. The result is x / (bias + alpha / size * sum of squares over `size` channels) **
+    beta."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     rank_at_least(x, 2)
@@ -283,7 +289,8 @@ register(OpDef("lrn", "reduction", LrnAttrs, _lrn_infer, _lrn_numpy, compute=_lr
 
 @dataclass(frozen=True, slots=True)
 class LpNormalizeAttrs(Attrs):
-    """`p`: the norm's exponent (2: Euclidean); the axes that it is over; `epsilon`: a lower bound of the norm."""
+    """Attributes of `lp_normalize`: the norm's exponent `p` (2: Euclidean); the axes that it is over; `epsilon`: a
+    lower bound of the norm."""
 
     axes: Ints
     p: float = 2.0
@@ -291,7 +298,8 @@ class LpNormalizeAttrs(Attrs):
 
 
 def _lp_infer(types: Types, attrs: LpNormalizeAttrs) -> Out:
-    """x / max((sum of |x| ** p) ** (1 / p), epsilon); 0 / 0 is NaN where epsilon is 0."""
+    """The type rule: x to x's type. The result is x / max((sum of |x| ** p) ** (1 / p), epsilon); 0 / 0 is NaN where
+    epsilon is 0."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     axes_of(attrs.axes, x.rank)

@@ -26,10 +26,11 @@ Body = Callable[[Scalars, Any], Expr]
 TypeRule = Callable[[Sequence[TensorType], Attrs], DType]
 
 Functions = tuple[tuple[str, tuple[tuple[str, Number], ...]], ...]
-"""Pointwise operators and their attributes as an attribute of another operator: the activations of a cell."""
+"""(operator, its attributes) of several pointwise operators, as an attribute of another operator: a cell's
+activations."""
 
 BODIES: dict[str, Body] = {}
-"""By operator, the function that builds its scalar expression."""
+"""For each pointwise operator, the function that builds its scalar expression."""
 
 
 def _arity(types: Types, arity: int) -> list[TensorType]:
@@ -50,7 +51,8 @@ def pointwise(
     result: TypeRule,
     kind: type[Attrs] = Attrs,
 ) -> OpDef[Any]:
-    """Register an operator whose elements are `body` of the operands' elements."""
+    """Register the pointwise operator `name` with `arity` operands: `body` computes an element of the result from those
+    of the operands."""
 
     def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
         input_types = _arity(types, arity)
@@ -123,7 +125,7 @@ def _scalar_operator(name: str) -> None:
 
 
 _INNER = ("fma", "scaleb", "larger", "exp_nonpositive", "gelu", "gelu_tanh")
-"""Scalar operators that are not graph operators, or that are under another name."""
+"""Scalar operators that are no graph operators, or have another name as such."""
 
 for _name, _info in OPS.items():
     if _info.rule in ("same", "bool", "logic") and _name not in _INNER:
@@ -234,7 +236,7 @@ _register_casts()
 
 @dataclass(frozen=True, slots=True)
 class ClipAttrs(Attrs):
-    """The bounds; None: no bound on that side."""
+    """The bounds `min` and `max`; None: no bound on that side."""
 
     min: int | float | None = None
     max: int | float | None = None
@@ -347,7 +349,7 @@ def _softplus_numpy(x: Any) -> Any:
 
 
 _GELU = {"none": "gelu", "tanh": "gelu_tanh"}
-"""The scalar operator for each value of `approximate`."""
+"""The scalar operator that computes GELU, by the attribute `approximate`."""
 
 
 def _hard_sigmoid(e: Expr, alpha: float, beta: float) -> Expr:

@@ -104,7 +104,7 @@ def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
 
 
 def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
-    """The padding after each dimension with which every window lies inside."""
+    """For each spatial dimension the padding after it with which every window lies inside."""
     rank = x.ndim - 2
     result: list[Expr] = []
     for k in range(rank):
@@ -142,8 +142,8 @@ class MaxPoolAttrs(PoolAttrs):
 
 
 def _max_infer(types: Types, attrs: MaxPoolAttrs) -> Out:
-    """Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`, `skips_nan`: NaN as minus
-    infinity."""
+    """The type rule of `max_pool`. Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`,
+    `skips_nan`: NaN counts as minus infinity."""
     return (infer_shape(types, attrs),)
 
 
@@ -170,7 +170,7 @@ def compared_numpy(x: Any, attrs: MaxPoolAttrs) -> Any:
 
 
 def window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
-    """For each tap of the window, the elements that windows read at it, shaped like the output."""
+    """For each tap of the window an array with the shape of the output: the element that each window reads there."""
     rank = x.ndim - 2
     widths = [(0, 0), (0, 0)]
     for k in range(rank):
@@ -213,7 +213,7 @@ register(OpDef("max_pool", "reduction", MaxPoolAttrs, _max_infer, _max_numpy, co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolIndicesAttrs(MaxPoolAttrs):
-    """`storage_order` 1 counts the spatial part of an index in column-major order."""
+    """Attributes of `max_pool_indices`. `storage_order` 1 counts the spatial part of an index in column-major order."""
 
     storage_order: int = 0
 
@@ -242,7 +242,8 @@ def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
 
 
 def first_max() -> Any:
-    """A reducer to the greatest value and its first position; NaN is greater than every number."""
+    """A reducer of (value, position) pairs to the largest value and its first position; NaN is larger than every
+    number."""
 
     def combine(a: Any, b: Any) -> Any:
         greater, same = b[0] > a[0], call("eq", a[0], b[0])
@@ -313,7 +314,7 @@ class AveragePoolAttrs(PoolAttrs):
 
 
 def _average_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """The type rule of `avg_pool`: as of `max_pool`, for floats only."""
+    """The type rule of `avg_pool`: that of `max_pool`, for floats only."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return (t,)
@@ -340,7 +341,8 @@ def covered(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int, p: Expr, t: 
 
 
 def _may_miss(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int) -> bool:
-    """Whether a window along dimension `k` may lie entirely in padding; its sum is 0, so that any divisor serves."""
+    """Whether a window along dimension `k` may lie entirely in padding. Its sum is then 0, and it may have any
+    divisor."""
     before, after, dilation = attrs.pads[k], attrs.pads[len(shape) - 2 + k], attrs.dilations[k]
     extent = as_int(shape[2 + k])
     span = dilation * (attrs.kernel[k] - 1) + 1
@@ -389,7 +391,7 @@ register(OpDef("avg_pool", "reduction", AveragePoolAttrs, _average_infer, _avera
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LpPoolAttrs(PoolAttrs):
-    """The norm's exponent is `p`."""
+    """Attributes of Lp pooling, whose norm has the exponent `p`."""
 
     p: int | float
 

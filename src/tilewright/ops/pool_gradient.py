@@ -73,7 +73,8 @@ def _check(created: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
 
 
 def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent: Sent, name: str) -> Tensor:
-    """The tensor whose elements sum `sent` over all taps and windows that contain them."""
+    """A tensor of `type`: each element is the sum of `sent` over all windows that contain it, each at the tap that
+    reads it."""
     rank, acc = len(windows), accumulator(type.dtype)
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
 
@@ -94,9 +95,9 @@ def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent:
 
 @dataclass(frozen=True, slots=True)
 class _Padded:
-    """A padded input in NumPy, with the slices that each tap of all windows reads (`views`): the sizes that windows
-    reach, the slice without padding (`within`), and the slice with the stated pads (`stated`: windows may reach
-    further)."""
+    """A padded input in NumPy. `views`: for each tap the slices that all windows read; `reach`: the sizes that windows
+    reach; `within`: the slice without padding; `stated`: the slice with the stated pads, beyond which windows may
+    reach."""
 
     reach: list[int]
     views: list[tuple[slice, ...]]
@@ -117,8 +118,8 @@ class _Padded:
         return _Padded(reach, views, within, tuple(slice(p) for p in padded))
 
     def sums(self, sent: Sequence[Any]) -> Any:
-        """For each element the sum of what all taps send to it; `sent` has for each tap an array [images, channels,
-        windows...]."""
+        """For each element of the input the sum of what all taps send to it; `sent` has for each tap an array [images,
+        channels, windows...]."""
         total: Any = np.zeros((*sent[0].shape[:2], *self.reach), sent[0].dtype)
         for view, share in zip(self.views, sent, strict=True):
             total[(..., *view)] += share
@@ -134,8 +135,8 @@ LANES = (16, 8, 1)
 @dataclass(frozen=True, slots=True)
 class _Tap:
     """One tap of adjacent windows: its number, the position that it reads for the first window, and whether that is
-    inside in all but the last dimension; `step`: the distance to the next window's position; `extent`: of the last
-    dimension, None if every position is inside."""
+    inside of the input in all but the last dimension. `step`: the distance to the next window's position; `extent`: the
+    size of the last dimension, None if every position is inside."""
 
     number: int
     places: tuple[Expr, ...]
@@ -151,8 +152,8 @@ class _Tap:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """`lanes` adjacent windows of a line, beginning with number `first`; `space`: the spatial dimensions of the
-    input."""
+    """`lanes` adjacent windows in a row, the first of which has the number `first`; `space`: the spatial dimensions of
+    the input."""
 
     attrs: PoolAttrs
     plane: tuple[Expr, ...]
@@ -182,7 +183,7 @@ class _Window:
 
 @contextmanager
 def _planes(nest: Nest, shape: Sequence[Expr]) -> Iterator[tuple[Expr, ...]]:
-    """A loop over the planes of an input: yields image and channel."""
+    """Add a loop over the planes of an input; yields the numbers of the image and the channel."""
     with (
         nest.loop("plane", shape[0] * shape[1], parallel=True) as plane,
         nest.let("n", plane // shape[1]) as n,
@@ -194,7 +195,7 @@ def _planes(nest: Nest, shape: Sequence[Expr]) -> Iterator[tuple[Expr, ...]]:
 def _lines(
     nest: Nest, attrs: PoolAttrs, plane: tuple[Expr, ...], shape: Sequence[Expr], windows: Sequence[Expr]
 ) -> Iterator[_Window]:
-    """Loops over the windows of a plane, of which some in a line are processed at once."""
+    """Add loops over the windows of a plane, several in a row at once, which it yields."""
     with nest.loops("o", windows[:-1]) as at:
         for first, count, lanes in _pieces(windows[-1]):
             with nest.loop("v", count) as v:
@@ -202,7 +203,8 @@ def _lines(
 
 
 def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
-    """A line of windows divided into (first window, number of vectors, windows in each vector)."""
+    """A row of `extent` windows divided into runs of equal vectors: (first window, number of vectors, windows in each
+    vector)."""
     results: list[tuple[Expr, Expr, int]] = []
     first: Expr = const(0)
     for lanes in LANES:
@@ -216,11 +218,11 @@ def _pieces(extent: Expr) -> list[tuple[Expr, Expr, int]]:
 # --- where maxima are -----------------------------------------------------------------------------------------------
 
 NONE = -1
-"""The number that stands for no tap: all of the window is padding."""
+"""The number in place of a tap's for a window that is all padding."""
 
 
 def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
-    """The number of a tap in row-major order."""
+    """The number of a tap, `taps` along each dimension, in row-major order."""
     result: Expr = const(0)
     for tap, size in zip(taps, attrs.kernel, strict=True):
         result = result * size + tap
@@ -233,8 +235,9 @@ def _numbers(attrs: PoolAttrs) -> DType:
 
 
 def _places_infer(types: Types, attrs: MaxPoolAttrs) -> Out:
-    """The result of `max_pool`, and the number of the tap of each window's first maximum, NaN being the greatest
-    (or with `skips_nan` the least), -1 where all is padding: a byte of windows of up to 128 taps, else i32."""
+    """The type rule: x to the result of `max_pool`, and the number of the tap of each window's first maximum, NaN being
+    the largest (or with `skips_nan` the least), -1 where all is padding: a byte for windows of up to 128 taps, else
+    i32."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return t, TensorType(_numbers(attrs), t.shape, t.layout)
@@ -287,7 +290,8 @@ def _places_loops(types: Types, attrs: MaxPoolAttrs, out: Out) -> PrimFunc:
 
 
 def _first_maxima(nest: Nest, attrs: MaxPoolAttrs, window: _Window, x: Buffer, results: tuple[Buffer, Buffer]) -> None:
-    """Emit the computation of the first maximum of each of some windows in a line, and its tap."""
+    """Emit the computation, for each window in `window`, of its first maximum in `x` and of the maximum's tap, into
+    `results`."""
     lanes, last = window.lanes, x.shape[-1]
     with nest.allocate("best", x.dtype, (lanes,)) as best, nest.allocate("which", i32, (lanes,)) as which:
         with nest.loop("l", lanes, kind="vectorized") as v:
@@ -328,7 +332,7 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolSpreadAttrs(PoolAttrs):
-    """`extents`: the input's spatial sizes, which the result's do not determine."""
+    """Attributes of `max_pool_spread`. `extents`: the input's spatial sizes, which the result's do not determine."""
 
     extents: Dims
 
@@ -414,7 +418,8 @@ register(
 
 
 def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """x and the gradient of its `max_pool`: each window sends its own to its first maximum, NaN being the greatest."""
+    """The type rule: x and the gradient of its `max_pool` to the gradient of x. Each window sends its gradient to its
+    first maximum, NaN being the largest."""
     x, g = present(types[0]), present(types[1], "the gradient")
     if g.dtype is not x.dtype:
         raise ShapeError("the gradient has another type than the result", expected=infer_shape([x], attrs), got=g)
@@ -447,7 +452,8 @@ register(OpDef("max_pool_grad", "reduction", PoolAttrs, _max_infer, _max_numpy, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePoolGradAttrs(AveragePoolAttrs):
-    """`extents`: the input's spatial sizes, which the result's do not determine."""
+    """Attributes of the gradient of `avg_pool`. `extents`: the input's spatial sizes, which the result's do not
+    determine."""
 
     extents: Dims
 

@@ -40,7 +40,7 @@ def _infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
 
 
 def sequence_of(starts: Tensor, rows: Expr) -> Tensor:
-    """For each row, how many sequences have begun up to it."""
+    """For each row the number of its sequence, counted from 1: how many sequences begin at or before it."""
 
     def begun(i: Expr) -> Any:
         s = te.reduce_axis(starts.shape[0], "s")

@@ -31,11 +31,11 @@ BITS = 24
 """The random bits of a number in [0, 1): as many as f32 holds."""
 
 Word = TypeVar("Word", Expr, Any)
-"""A 32-bit word with wrap-around: an expression, or an array."""
+"""A 32-bit word with wrap-around: an expression, or an array of words."""
 
 
 def threefry(key: tuple[Word, Word], counter: tuple[Word, Word], word: Any) -> tuple[Word, Word]:
-    """Two words of random bits for a key and a counter. `word` converts a number to a word."""
+    """Two words of random bits, a function of a key and a counter. `word` converts a Python integer to a word."""
     keys = (*key, key[0] ^ key[1] ^ word(PARITY))
     a, b = counter[0] + keys[0], counter[1] + keys[1]
     for group in range(5):

@@ -39,7 +39,7 @@ class LayoutTransformAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The dimensions of a layout, outermost first: (letter, None) for a dimension, or (letter, size) for the block that
+    """A layout: its dimensions in memory, outermost first. (letter, None) is a dimension, (letter, size) the block that
     is its innermost part."""
 
     text: str
@@ -98,7 +98,8 @@ class Layout:
 
 
 def _extents(source: Layout, target: Layout, shape: Sequence[Any], attrs: LayoutTransformAttrs) -> dict[str, Any]:
-    """The extent of each dimension: as stated, or of the source's blocks, which are full then."""
+    """The extent of each dimension by its letter: as stated in `attrs`, or of the source's blocks, which are all full
+    then."""
     if attrs.extents is not None:
         return dict(zip(target.dimensions, attrs.extents, strict=True))
     sizes = {letter: d for (letter, _), d in zip(source.parts, shape, strict=True)}
@@ -106,7 +107,7 @@ def _extents(source: Layout, target: Layout, shape: Sequence[Any], attrs: Layout
 
 
 def _layout_infer(types: Types, attrs: LayoutTransformAttrs) -> Out:
-    """The input's shape is the source layout's; both layouts have the same dimensions."""
+    """The type rule: x in the source layout to the target layout, which has the same dimensions."""
     x = present(types[0])
     source, target = Layout.parse(attrs.source), Layout.parse(attrs.target)
     if set(source.dimensions) != set(target.dimensions):
@@ -194,14 +195,14 @@ def _parts(d: Expr, parts: int, what: str) -> Expr:
 
 
 def _to_depth_infer(types: Types, attrs: SpaceAttrs) -> Out:
-    """[N, C, ...] to [N, C * block ** r, ... / block]."""
+    """The type rule of `space_to_depth`: [N, C, ...] to [N, C * block ** r, ... / block], r spatial dimensions."""
     x, block, count = _space_of(types, attrs)
     space = tuple(_parts(d, block, "space") for d in x.shape[2:])
     return (TensorType(x.dtype, (x.shape[0], dim(x.shape[1] * count), *space)),)
 
 
 def _to_space_infer(types: Types, attrs: SpaceAttrs) -> Out:
-    """[N, C, ...] to [N, C / block ** r, ... * block]."""
+    """The type rule of `depth_to_space`: [N, C, ...] to [N, C / block ** r, ... * block], r spatial dimensions."""
     x, block, count = _space_of(types, attrs)
     space = tuple(dim(d * block) for d in x.shape[2:])
     return (TensorType(x.dtype, (x.shape[0], _parts(x.shape[1], count, "channels"), *space)),)

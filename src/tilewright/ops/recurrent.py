@@ -54,7 +54,7 @@ new_h = o * seen
 """,
     retained=("i", "o", "f", "g", "c", "seen"),
 )
-"""Hochreiter and Schmidhuber 1997, with the forget gate and the peepholes of Gers et al. 2000 and 2002."""
+"""The LSTM of Hochreiter and Schmidhuber 1997, with the forget gate and the peepholes of Gers et al. 2000 and 2002."""
 
 GRU = Cell(
     gates=("z", "r", "n"),
@@ -67,7 +67,7 @@ n = G(n + (r * h) @ Rn)
 new_h = (1 - z) * n + z * h
 """,
 )
-"""Cho et al. 2014: the reset gate scales the state before the candidate's product."""
+"""The GRU of Cho et al. 2014: the reset gate scales the state before the candidate's product."""
 
 LINEAR_GRU = Cell(
     gates=GRU.gates,
@@ -86,7 +86,7 @@ new_h = (1 - z) * n + z * h
 """The GRU of cuDNN and PyTorch: the reset gate scales the candidate's product (ONNX: `linear_before_reset`)."""
 
 RNN = Cell(gates=("x",), states=("h",), functions=("tanh",), formula="new_h = F(x + h @ Rx)")
-"""Elman 1990."""
+"""The simple recurrent cell of Elman 1990."""
 
 _CELLS = {("lstm", False): LSTM, ("gru", False): GRU, ("gru", True): LINEAR_GRU, ("rnn", False): RNN}
 
@@ -103,9 +103,9 @@ def standard(kind: str) -> Functions:
 
 @lru_cache(maxsize=64)
 def program(of: Cell, functions: Functions, clip: float | None = None) -> Program:
-    """The program of a cell's step with these functions; the arguments of F and G are clipped to +-`clip`.
+    """The steps of the cell `of` with these functions; the arguments of F and G are clipped to +-`clip`.
 
-    Its arguments are the inputs' share of each gate, the states, the vectors.
+    The program's arguments are the inputs' share of each gate, the states, the vectors.
     """
     lines = _Lines(of.gates, functions, clip, {}, [])
     for name in (*of.gates, *of.states, *of.vectors):
@@ -127,7 +127,7 @@ _UNCLIPPED = "H"
 
 @dataclass(slots=True)
 class _Lines:
-    """The translation of a formula to steps: the steps so far, and for each name the number of its value."""
+    """The translation of a cell's formula to steps: the steps so far, and the number of each name's value."""
 
     gates: Sequence[str]
     functions: Functions
@@ -137,7 +137,7 @@ class _Lines:
     count: int = 0
 
     def value(self, e: ast.expr) -> int:
-        """The number of an expression's value."""
+        """The number of the value of the expression `e`; adds the steps that compute it."""
         match e:
             case ast.Name(name):
                 return self.names[name]

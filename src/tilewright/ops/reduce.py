@@ -38,8 +38,8 @@ def reduce_stage(
     value: Callable[[Expr], Any],
     name: str,
 ) -> Any:
-    """The stage that reduces `value(x[...])` over `axes`; its reduction axes are named k0, k1, .... Without axes, a
-    single element is reduced."""
+    """The stage `name` that reduces `value(x[...])` over `axes` by `reducer`. Its reduction axes are named k0, k1, ...;
+    without axes, each element is reduced alone."""
     reduce_axes = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
     over = list(reduce_axes.values()) or [te.reduce_axis(1, "k")]
 
@@ -93,7 +93,8 @@ def _sum_numpy(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _extreme_numpy(f: Any, empty: Callable[[DType], Any]) -> Callable[..., Any]:
-    """The NumPy reference of a maximum or minimum; over no elements it is the reduction's identity."""
+    """The NumPy reference of a maximum or minimum `f`. Over no elements its result is `empty` of the element type, the
+    reduction's identity."""
 
     def run(x: Any, **options: Any) -> Any:
         from tilewright.ir.dtype import dtype
@@ -113,7 +114,7 @@ _reduction("reduce_min", te.min, _extreme_numpy(np.minimum, lambda t: t.max), ("
 
 
 def count(x: Tensor, axes: Sequence[int]) -> Expr:
-    """The number of elements that are reduced to one."""
+    """The number of elements of `x` that a reduction over `axes` combines into one."""
     return product([x.shape[a] for a in axes])
 
 

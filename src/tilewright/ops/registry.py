@@ -51,7 +51,8 @@ Reference = Callable[[Sequence[Any], A], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A node that may replace another for sizes that satisfy `condition`; None: for all others."""
+    """A node that may replace another for sizes that satisfy `condition` (None: for all sizes that no other version
+    takes)."""
 
     condition: Expr | None
     node: Node
@@ -190,7 +191,7 @@ def is_pointwise(node: Node) -> bool:
 
 
 def names() -> list[str]:
-    """All operators."""
+    """The names of all operators, sorted."""
     _load_families()
     plugin_operators()
     return sorted(_registry)
@@ -209,7 +210,7 @@ def attributes(op: str, values: Mapping[str, AttrValue]) -> Attrs:
 
 
 def infer(op: str, types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    """The output types of a node."""
+    """The output types of operator `op` for input types and attributes."""
     return get(op).infer(types, attrs)
 
 

@@ -60,8 +60,9 @@ class ResizeAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ResizeAttrs) -> Out:
-    """`axis`, `size` (of the result), `scale`, `mode`, `coordinates`, `rounding` (nearest), `cubic_a`,
-    `exclude_outside`, `antialias`, `roi` (two numbers), `extrapolation` (tf_crop_and_resize)."""
+    """The type rule: x to x resized along `axis`. Attributes `size` (of the result), `scale`, `mode`, `coordinates`,
+    `rounding` (nearest), `cubic_a`, `exclude_outside`, `antialias`, `roi` (two numbers), `extrapolation`
+    (tf_crop_and_resize)."""
     t = present(types[0])
     axis = axis_of(attrs.axis, t.rank)
     for name, known in (("mode", MODES), ("coordinates", COORDINATES), ("rounding", ROUNDINGS)):
@@ -88,7 +89,8 @@ def taps(attrs: ResizeAttrs) -> int:
 
 
 class _Symbolic:
-    """Operations on f64 scalar expressions, as `_coordinate` and the like use them."""
+    """The namespace of operations on f64 scalar expressions, for formulas such as `_coordinate`, which take it as
+    `m`."""
 
     floor = staticmethod(lambda a: call("floor", a))
     ceil = staticmethod(lambda a: call("ceil", a))
@@ -99,7 +101,7 @@ class _Symbolic:
 
 
 class _Numeric:
-    """Operations on f64 arrays, as `_coordinate` and the like use them."""
+    """The namespace of operations on f64 arrays, for formulas such as `_coordinate`, which take it as `m`."""
 
     floor = staticmethod(np.floor)
     ceil = staticmethod(np.ceil)
@@ -230,7 +232,7 @@ def _compute(inputs: Tensors, attrs: ResizeAttrs, out: Out) -> tuple[Tensor, ...
 
 
 def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: ResizeAttrs) -> Expr:
-    """With tf_crop_and_resize, output samples outside of the input have the extrapolation value."""
+    """`value`, or the extrapolation value if output sample `o` lies outside of the input with tf_crop_and_resize."""
     if attrs.coordinates != "tf_crop_and_resize":
         return value
     c = coordinate(o)
@@ -293,8 +295,8 @@ class ResizeTapsAttrs(ResizeAttrs):
 
 
 def _taps_infer(types: Types, attrs: ResizeTapsAttrs) -> Out:
-    """No inputs; `resize`'s attributes and `extent`, the input's size. Gives the indices [taps, size], inside the
-    input, and the weights."""
+    """The type rule: no inputs; indices [taps, size], inside of the input, and weights [taps, size]. Attributes of
+    `resize`, and `extent`, the input's size."""
     if attrs.coordinates in _NEEDS_EXTENT:
         static(attrs.extent, "the resized dimension")
     shape = (const(taps(attrs)), dim(attrs.size))
@@ -341,7 +343,7 @@ def _taps_numpy(arrays: Sequence[Any], attrs: ResizeTapsAttrs) -> tuple[Any, ...
 
 
 def known_taps(attrs: ResizeTapsAttrs) -> tuple[Any, Any]:
-    """The indices and weights, [taps, size] each, for sizes that are numbers."""
+    """The arrays of indices and weights, [taps, size] each, for sizes that are numbers."""
     extent, size, n = number(attrs.extent), number(attrs.size), taps(attrs)
     c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
     positions = _first_tap(_Numeric, c, attrs)[None] + np.arange(n)[:, None]

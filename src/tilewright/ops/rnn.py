@@ -49,7 +49,8 @@ class RecurrenceAttrs(Attrs):
 
 
 def parts(width: Expr, hidden: Expr) -> int:
-    """`width / hidden`: how many parts of the state's width there are. Raises ShapeError if that is not whole."""
+    """The number of parts, each as wide as the state (`hidden`), of a row of `width` elements. Raises ShapeError if it
+    is not whole."""
     whole, part = as_int(width), as_int(hidden)
     if whole is None or not part or whole % part:
         raise ShapeError("the gates of a cell of steps are no multiples of its state", got=f"{width} of {hidden}")
@@ -62,8 +63,8 @@ def has_cell(attrs: RecurrenceAttrs, types: Sequence[object | None]) -> bool:
 
 
 def results(types: Types, hidden: Expr, attrs: RecurrenceAttrs) -> Out:
-    """All states [T, B, H], the last h, the last c if there is one, and what is kept [T, n, B, H]; the gates
-    [T, B, G*H] are the first of `types`."""
+    """The types of the results: all states [T, B, H], the last h, the last c if there is one, and the stored values [T,
+    n, B, H] if `attrs.keeps`. The first of `types` is that of the gates [T, B, G*H]."""
     like = present(types[0])
     time, batch, _ = like.shape
     state = TensorType(like.dtype, (batch, hidden))
@@ -82,18 +83,18 @@ def retained_parts(attrs: RecurrenceAttrs) -> int:
 
 
 def program_of(attrs: RecurrenceAttrs, products: int, shares: int, vectors: int, states: int) -> Program:
-    """The program of the cell's step; a cell of the user's has this many products, parts of gates_x, vectors and
-    states."""
+    """The steps of the cell. A cell that the user wrote has `products` products, `shares` parts of gates_x, `vectors`
+    vectors and `states` states."""
     if attrs.cell == "steps":
         return multiplying(attrs.steps, products, shares, shares + states + vectors, states)
     return program(cell(attrs.cell, attrs.linear_before_reset), attrs.activations, attrs.clip)
 
 
 def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
-    """Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole [3*H]?,
-    deferred_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x, weights
-    and deferred_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
-    function), `linear_before_reset`, `steps`, `keeps`. Gives what `results` says."""
+    """The type rule. Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole
+    [3*H]?, deferred_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x,
+    weights and deferred_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
+    function), `linear_before_reset`, `steps`, `keeps`. Outputs: see `results`."""
     gates, weights, h0 = (present(types[k]) for k in range(3))
     check_kind(gates.dtype, ("float",))
     same_dtype([t for k, t in enumerate(types) if t is not None and k != 4])
@@ -143,8 +144,8 @@ def recurrent_loops(
     hidden: Expr,
     gates: int,
 ) -> PrimFunc:
-    """The loops of a recurrence with so many gates, whose weights lie as `weight` says. An eighth input scales products
-    with weights that are codes."""
+    """The loop program of a recurrence with `gates` gates and a state of `hidden` elements; `weight` says how the
+    weights are read from their buffer. An eighth input scales products with weights that are codes."""
     inputs, outputs = buffers(types, out)
     x, weights, h0, c0, lengths, peephole, deferred, scale = (*inputs, *[None] * 5)[:8]
     assert x is not None and weights is not None and h0 is not None

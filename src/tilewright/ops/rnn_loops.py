@@ -29,7 +29,7 @@ Weight = Callable[[Expr, Expr, int, Expr], Expr]
 """A function that reads the recurrent weight of (panel, k, gate, lane)."""
 
 Source = Callable[[Expr, Expr], Expr]
-"""A function that reads the factor of a row's weights: element k of row (of the block)."""
+"""A function (row of the block, k) that reads element k of the vector that multiplies the weights in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The buffers of a block of rows: h twice (old and new), the second state c, and by number the values that are
+    """The buffers of a block of rows: h twice (old and new), the second state c, and, by their numbers, values that are
     carried to later products or steps."""
 
     h: Buffer
@@ -71,8 +71,7 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One time step of the block of rows that begins with `first`: its time, and which of the two buffers of h it
-    reads."""
+    """One time step for the block of rows from `first` on: its time, and which of the two buffers of h it reads."""
 
     first: Expr
     time: Expr
@@ -125,12 +124,14 @@ class RecurrentLoops:
 
     @property
     def later(self) -> list[Product]:
-        """The products of a step whose factor the step itself computes, so that they wait for all panels."""
+        """The products of a step that multiply a value which the step itself computes, so that they wait for all
+        panels."""
         return [p for p in self.program.products if p.state != self.program.shares]
 
     @property
     def carried(self) -> tuple[int, ...]:
-        """The values that later products multiply, and other values that steps after these products read."""
+        """The numbers of the values that later products multiply, and of other values that steps after these products
+        read."""
         later, count = self.later, self.program.arguments
         if not later:
             return ()
@@ -148,7 +149,7 @@ class RecurrentLoops:
         return (as_int(self.hidden) or 1) % self.tile.width == 0
 
     def row(self, row: Expr) -> Expr:
-        """A row of the batch; the last one for those past it."""
+        """The row of the batch with the number `row`, or the last row if it is past the end."""
         batch, rows = self.operands.x.shape[1], self.tile.rows * self.tile.tiles
         return row if (as_int(batch) or 1) % rows == 0 else minimum(row, batch - 1)
 
@@ -169,7 +170,7 @@ class RecurrentLoops:
     # --- a step -----------------------------------------------------------------------------------------------------
 
     def step(self, at: _Step) -> None:
-        """One time step: the products of h and the cell's arithmetic, then the later products."""
+        """Emit one time step: the products of h and the cell's arithmetic, then the later products."""
         later, state = self.later, at.state
         products = sorted((p for p in self.program.products if p not in later), key=lambda p: p.gate)
         self.products(products, lambda r, k: state.h[at.now, r, k], at)
@@ -178,7 +179,8 @@ class RecurrentLoops:
             self.products(later, lambda r, k: carried[r, k], at)
 
     def products(self, products: Sequence[Product], source: Source, at: _Step) -> None:
-        """Compute some products for all panels, tile by tile; `source` reads the factor of the weights."""
+        """Emit the computation of some products for all panels, tile by tile; `source` reads the vector that multiplies
+        the weights."""
         nest, o, (rows, width) = self.nest, self.operands, (self.tile.rows, self.tile.width)
         shape = (rows, len(products), width)
         with (
@@ -212,22 +214,22 @@ class RecurrentLoops:
             self.cells(sums, products, p, tile * rows, at)
 
     def addend(self, product: Product, time: Expr, row: Expr, panel: Expr, lane: Expr) -> Expr:
-        """The addend of a product: a part of gates_x, a vector, or zero."""
+        """The value to which a product is added: a part of gates_x, a vector's element, or zero."""
         values = [*self.shares(time, row, panel, lane), *[None] * len(self.program.results), *self.vectors(panel, lane)]
         value = None if product.addend is None else values[product.addend]
         return scalar(0, self.operands.x.dtype) if value is None else value
 
     def shares(self, time: Expr, row: Expr, panel: Expr, lane: Expr) -> list[Expr]:
-        """The parts of gates_x for an element of the state."""
+        """The parts of gates_x for the element of the state at a panel's lane."""
         return self.parts(self.operands.x, self.program.shares, (time, row), panel, lane)
 
     def vectors(self, panel: Expr, lane: Expr) -> Sequence[Expr | None]:
-        """The elements of the vectors (peepholes, biases), which are the same for all rows."""
+        """The elements, at a panel's lane, of the vectors (peepholes, biases), which are the same for all rows."""
         buffer, count = self.operands.vectors, self.program.vectors
         return [None] * count if buffer is None else self.parts(buffer, count, (), panel, lane)
 
     def scale(self, gate: int, panel: Expr, lane: Expr) -> Expr:
-        """The scale of a gate's product with quantised weights."""
+        """The scale, at a panel's lane, of the product of quantised weights for a gate."""
         scale = self.operands.scale
         assert scale is not None
         return self.inside(lambda j: scale[self.hidden * gate + j], panel, lane)
@@ -235,7 +237,8 @@ class RecurrentLoops:
     # --- cells ------------------------------------------------------------------------------------------------------
 
     def cells(self, sums: Buffer, products: Sequence[Product], panel: Expr, start: Expr, at: _Step) -> None:
-        """Compute the new states of a tile from its sums; where later products follow, the values that they need."""
+        """Emit the computation of a tile's new states from the sums of products; if later products follow, of the
+        values that they need."""
         nest, program, state = self.nest, self.program, at.state
         before, gates = self.later and products != self.later, [p.gate for p in products]
         with nest.loop("r", self.tile.rows) as r, nest.loop("lane", self.tile.width, kind="vectorized") as lane:
@@ -279,7 +282,8 @@ class RecurrentLoops:
             )
 
     def save(self, place: tuple[Expr, int, Expr, Expr], value: Expr | None) -> None:
-        """Store a value that the backward pass reads at (time, part, row, element)."""
+        """Emit a store of `value` at `place` = (time, part, row, element) of the buffer that the backward pass
+        reads."""
         stored = self.operands.stored
         assert stored is not None and value is not None
         with self.inner(place[-1]):
@@ -291,8 +295,8 @@ class RecurrentLoops:
         return nullcontext() if self.whole else self.nest.when(j < self.hidden)
 
     def parts(self, buffer: Buffer, count: int, at: tuple[Expr, ...], panel: Expr, lane: Expr) -> list[Expr]:
-        """Element `lane` of panel `panel` in each of the first `count` parts of a line; a part is as wide as a
-        state."""
+        """The element of the state at lane `lane` of panel `panel`, in each of the first `count` parts of the row `at`
+        of a buffer; a part is as wide as a state."""
 
         def part(k: int) -> Expr:
             return self.inside(lambda j: buffer[(*at, self.hidden * k + j)], panel, lane)

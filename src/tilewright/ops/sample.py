@@ -26,7 +26,7 @@ Out = tuple[TensorType, ...]
 PADDINGS = ("zeros", "border", "reflection")
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 FIRST = {"nearest": 0, "linear": 0, "cubic": -1}
-"""The offset of the first tap from the floor of the coordinate."""
+"""The offset of the first tap from the coordinate rounded down, by mode."""
 CUBIC = -0.75
 """The parameter a of cubic convolution, as in ONNX's and PyTorch's grid sampling."""
 
@@ -46,8 +46,9 @@ class GridSampleAttrs(Attrs):
 
 
 def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
-    """x [N, C, spatial...], grid [N, out..., rank] of coordinates from -1 to 1, the last dimension's first. `mode`
-    nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`; `reflects_first`."""
+    """The type rule: x [N, C, spatial...] and grid [N, out..., rank], coordinates from -1 to 1, the last dimension's
+    first, to [N, C, out...]. `mode` nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`;
+    `reflects_first`."""
     x, grid = present(types[0]), present(types[1])
     check_kind(x.dtype, ("float", "int", "uint") if attrs.mode == "nearest" else ("float",))
     check_kind(grid.dtype, ("float",))
@@ -73,7 +74,7 @@ def _reflected(c: Expr, low: Expr, high: Expr) -> Expr:
 
 
 def _limits(extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
-    """The lower and upper coordinate at which reflection mirrors."""
+    """The lower and upper coordinates at which reflection mirrors, for a dimension of `extent` elements."""
     length = cast(extent, f64)
     if attrs.align_corners:
         return scalar(0, f64), length - 1.0
@@ -96,14 +97,14 @@ def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
 
 
 def _nowhere(attrs: GridSampleAttrs) -> float | None:
-    """The coordinate that replaces NaN; None if NaN gives NaN."""
+    """The coordinate that replaces NaN; None if the result for NaN is NaN."""
     if attrs.padding == "zeros":
         return -4.0 if attrs.mode == "nearest" else None
     return None if attrs.mode == "cubic" else 0.0
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
-    """The weights of the taps for a coordinate that is `fraction` beyond its floor."""
+    """The weights of the taps for a coordinate that exceeds its integer part by `fraction`."""
     if mode == "nearest":
         return [scalar(1, f64)]
     if mode == "linear":
@@ -112,14 +113,14 @@ def _weights(fraction: Expr, mode: str) -> list[Expr]:
 
 
 def _cubic(d: Expr) -> Expr:
-    """The weight of a tap at distance `d`."""
+    """The weight of a tap at distance `d`, by cubic convolution."""
     inner = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
     outer = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
     return select(d <= 1.0, inner, outer)
 
 
 def _tap(at: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
-    """The index of a tap at position `at` along a dimension, and whether it lies inside."""
+    """(index, whether it lies inside) of a tap at position `at` along a dimension of `extent` elements."""
     if attrs.padding == "reflection":
         at = _reflected(at, *_limits(extent, attrs))
     # Far away places must not wrap when they become integers.
@@ -130,7 +131,8 @@ def _tap(at: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
 
 
 def tap_of(g: Expr, t: Expr, extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
-    """The index of tap `t` of coordinate `g` along a dimension, -1 where it counts as zero, and its weight."""
+    """(index, weight) of tap number `t` of the coordinate `g` along a dimension of `extent` elements; the index is -1
+    if the tap counts as zero."""
     at = _coordinate(g, extent, attrs)
     floor, step = call("floor", at), cast(t + FIRST[attrs.mode], f64)
     index, inside = _tap(floor + step, extent, attrs)
@@ -196,7 +198,8 @@ def _grid_numpy(arrays: Sequence[Any], attrs: GridSampleAttrs) -> tuple[Any, ...
 
 
 def known_taps(g: Any, length: int, attrs: GridSampleAttrs) -> tuple[Any, Any, Any]:
-    """The taps of coordinates `g` along a dimension: indices, which of them lie inside, and weights, [..., taps]."""
+    """The taps of coordinates `g` along a dimension of `length` elements: indices, which of them lie inside, and
+    weights, [..., taps] each."""
     first = FIRST[attrs.mode]
     c = (g + 1) / 2 * (length - 1) if attrs.align_corners else ((g + 1) * length - 1) / 2
     c = np.rint(c) if attrs.mode == "nearest" and not attrs.reflects_first else c
@@ -252,9 +255,9 @@ class RoiAlignAttrs(Attrs):
 
 
 def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
-    """x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R], samples along both sides of a cell of each
-    region [R, 2]? (x, y): [R, C, height, width]. Attributes `height`, `width`, `samples` (along each side of a cell),
-    `scale`, `half_pixel`, `mode` avg or max."""
+    """The type rule: x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R], samples along both sides of a
+    cell of each region [R, 2]? (x, y) to [R, C, height, width]. Attributes `height`, `width`, `samples` (along each
+    side of a cell), `scale`, `half_pixel`, `mode` avg or max."""
     x, rois, batch = (present(types[k]) for k in range(3))
     check_kind(x.dtype, ("float",))
     if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 4 or batch.rank != 1 or rois.dtype is not x.dtype:
@@ -268,13 +271,14 @@ def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
 
 
 def most_samples(height: Expr, width: Expr) -> Expr:
-    """The most samples along one side of a cell that may lie in an image, as neighbouring samples differ by half a
-    pixel or more."""
+    """The largest number of samples along one side of a cell that may lie in an image, as neighbouring samples differ
+    by half a pixel or more."""
     return (height + width) * 2 + 6
 
 
 def _first_sample(begin: Any, step: Any, count: Any, most: Any, t: DType) -> Expr:
-    """The first sample to evaluate: if there are too many, one that is not after the first in the image."""
+    """The first sample to evaluate along one side of a cell of `count` samples: 0 if there are at most `most`, else one
+    not after the first sample in the image."""
     floor = call("floor", (scalar(-1, t) - begin) / step - 0.5)
     first = cast(minimum(maximum(floor, scalar(0, t)), cast(count, t)), i64)
     return select(count <= most, const(0), first)
@@ -301,7 +305,8 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
         return begin + step * (cast(sample, t) + 0.5), sample < count
 
     def corners(c: Expr, extent: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """The two neighbouring indices of a coordinate, the weight of the second, and whether the sample counts."""
+        """(lower index, upper index, weight of the upper one, whether the sample counts) of a coordinate `c` along a
+        dimension of `extent` pixels."""
         valid = (c >= -1.0) & (c <= cast(extent, t))
         c = minimum(maximum(c, scalar(0, t)), cast(extent - 1, t))
         low = minimum(maximum(cast(call("floor", c), i64), 0), extent - 1)
@@ -337,7 +342,7 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
         return (te.compute(type.shape, lambda *i: total[i] * share, name="roi_align"),)
 
     def of_all(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
-        """The mean of a cell's samples, or their maximum, in which samples outside of the image count as 0."""
+        """The mean or the maximum of all samples of a cell, of which those outside of the image count as 0."""
         wide, high = counts[r, const(0)], counts[r, const(1)]
         if attrs.mode == "avg":
             return total[r, c, h, w] / cast(maximum(wide * high, 1), t)  # type: ignore[no-any-return]
@@ -380,7 +385,7 @@ def _roi_numpy(arrays: Sequence[Any], attrs: RoiAlignAttrs) -> tuple[Any, ...]:
 
 
 def _roi_samples(begin: float, step: float, count: int, most: int, extent: int) -> tuple[Any, Any, Any, Any]:
-    """Along one side of a cell: for each sample its two pixels, the weight of the second, and whether it counts."""
+    """For each sample along one side of a cell: its two pixels, the weight of the second, and whether it counts."""
     first = 0 if count <= most else int(np.clip(np.floor((-1 - begin) / step - 0.5), 0, count))
     c = begin + step * (np.arange(first, min(first + most, count)) + 0.5)
     valid = (c >= -1) & (c <= extent)
@@ -406,8 +411,8 @@ class RoiMaxAttrs(Attrs):
 
 
 def _roi_max_infer(types: Types, attrs: RoiMaxAttrs) -> Out:
-    """x [N, C, H, W], regions [R, 5] (batch entry, x1, y1, x2, y2): [R, C, height, width], the maxima of whole pixels
-    (Girshick 2015); 0 where a cell has none. Attributes `height`, `width`, `scale`."""
+    """The type rule: x [N, C, H, W] and regions [R, 5] (batch entry, x1, y1, x2, y2) to [R, C, height, width], the
+    maxima of whole pixels (Girshick 2015); 0 where a cell has none. Attributes `height`, `width`, `scale`."""
     x, rois = present(types[0]), present(types[1])
     check_kind(x.dtype, ("float",))
     if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 5 or rois.dtype is not x.dtype:
@@ -429,7 +434,7 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
         return select(v < 0.0, 0 - up, up)
 
     def ends(r: Expr, cell: Expr, which: int, cells: int, extent: Expr) -> tuple[Expr, Expr]:
-        """The first pixel of a cell and the one after its last."""
+        """(first pixel, pixel after the last) of a cell along x (`which` is 0) or y (1)."""
         start = whole(rois[r, const(1 + which)] * attrs.scale)
         length = cast(maximum(whole(rois[r, const(3 + which)] * attrs.scale) - start + 1, 1), t) / scalar(cells, t)
         low = cast(call("floor", cast(cell, t) * length), i64) + start

@@ -51,7 +51,7 @@ def _cumulative_infer(types: Types, attrs: CumulativeAttrs) -> Out:
 
 
 STRIP = 64
-"""Columns that are summed side by side if the axis is not the last."""
+"""The number of columns that are summed side by side if the axis is not the last."""
 
 
 def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, numpy: Callable[..., Any]) -> None:

@@ -59,7 +59,7 @@ def _copy(nest: Nest, x: Buffer, y: Buffer) -> None:
 
 
 def _in_lanes(shape: Sequence[Expr]) -> LoopKind:
-    """The kind of loop over contiguous elements: vectorized if their number is known."""
+    """The kind of a loop over the last, contiguous dimension of `shape`: vectorized if its extent is known."""
     return "vectorized" if shape and as_int(shape[-1]) is not None else "serial"
 
 
@@ -69,7 +69,7 @@ def _combined(old: Expr, new: Expr, reduction: str) -> Expr:
 
 
 def _some(chosen: Sequence[Expr]) -> Expr:
-    """True if every indexed dimension has elements."""
+    """A condition: every dimension that data indexes, with an extent in `chosen`, has elements."""
     return all_of(d > 0 for d in chosen if not prove(d > 0))
 
 

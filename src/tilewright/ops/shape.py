@@ -367,7 +367,8 @@ class PadAttrs(Attrs):
 
 
 def _pad_infer(types: Types, attrs: PadAttrs) -> Out:
-    """`before`, `after` (not negative), `mode`; the constant is a second scalar input or the attribute `value`."""
+    """The type rule: x, and perhaps a scalar, to x with elements added before and after each dimension. `before`,
+    `after` (not negative), `mode`; the constant is the scalar or the attribute `value`."""
     t = present(types[0])
     if len(attrs.before) != t.rank or len(attrs.after) != t.rank:
         raise ShapeError("pads need one entry for each dimension", expected=t.rank, got=len(attrs.before))

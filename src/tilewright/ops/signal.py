@@ -37,7 +37,8 @@ class DftAttrs(Attrs):
 
 
 def _dft_infer(types: Types, attrs: DftAttrs) -> Out:
-    """x [..., 1 or 2] (real, or real and imaginary) to [..., 2]: transform of `axis`; `inverse`, `onesided`."""
+    """The type rule: x [..., 1 or 2] (real, or real and imaginary) to its Fourier transform [..., 2] along `axis`;
+    attributes `inverse`, `onesided`."""
     t = present(types[0])
     check_kind(t.dtype, ("float",))
     axis = axis_of(attrs.axis, t.rank - 1)
@@ -103,7 +104,8 @@ register(OpDef("dft", "reduction", DftAttrs, _dft_infer, _dft_numpy, compute=_df
 
 @dataclass(frozen=True, slots=True)
 class Col2ImAttrs(Attrs):
-    """Extents of the image and of a block of it; strides and dilations of the blocks; pads, befores, then afters."""
+    """Attributes of `col2im`: extents of the image and of a block of it; strides and dilations of the blocks; pads
+    (befores, then afters)."""
 
     image: Ints
     block: Ints
@@ -122,8 +124,8 @@ def _windows(attrs: Col2ImAttrs) -> list[int]:
 
 
 def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> Out:
-    """x [N, C * product(block), windows] to [N, C, image...]: overlapping blocks are added up. Attributes `image`,
-    `block`, `strides`, `dilations`, `pads`."""
+    """The type rule: x [N, C * product(block), windows] to [N, C, image...], in which overlapping blocks are added up.
+    Attributes `image`, `block`, `strides`, `dilations`, `pads`."""
     t = present(types[0])
     size = math.prod(attrs.block)
     channels = as_int(t.shape[1]) if t.rank == 3 else None

@@ -17,7 +17,8 @@ from tilewright.ops.loopnest import Nest
 from tilewright.support.classes import dataclass
 
 CHUNK = 16
-"""Elements that are compared at once with the last of the best so far; most chunks contain none that is better."""
+"""The number of elements that are compared at once with the last of the best elements so far; most chunks have none
+that is better."""
 
 COUNTED = 32
 """From this length of the sorted list on, the insertion position is computed by counting: the first 64 of 8,400 take 13
@@ -36,7 +37,7 @@ def key_type(t: DType) -> DType:
 
 
 def key_bits(t: DType) -> int:
-    """The low bits in which keys of elements of a type differ."""
+    """The number of low bits in which the sorting keys for elements of type `t` differ."""
     return t.bits if t.bits <= 16 and not t.is_float else key_type(t).bits
 
 
@@ -62,7 +63,7 @@ def key_of(x: Expr, largest: bool) -> Expr:
 
 
 def _better(a: Expr, b: Expr, largest: bool) -> Expr:
-    """Whether value `a` comes before value `b`."""
+    """Whether value `a` comes before value `b` in the order of `largest`, or smallest, first."""
     a, b = (cast(e, accumulator(e.dtype)) for e in (a, b))
     if not a.dtype.is_float:
         return a > b if largest else a < b
@@ -71,7 +72,7 @@ def _better(a: Expr, b: Expr, largest: bool) -> Expr:
 
 
 def before(a: Expr, ia: Expr, b: Expr, ib: Expr, largest: bool) -> Expr:
-    """Whether element `a` at `ia` comes before `b` at `ib`."""
+    """Whether element `a` at index `ia` comes before `b` at index `ib`; equal elements are ordered by index."""
     tie = call("eq", a, b)
     if a.dtype.is_float:
         tie = tie | (call("isnan", a) & call("isnan", b))
@@ -125,8 +126,8 @@ class _Best:
 
 
 def insertion(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """Insertion into the sorted list of the best so far, which is in the outputs: the first elements fill it; then
-    whole chunks without any element better than its last are skipped."""
+    """The loop program that sorts by insertion into the list of the best elements so far, which is in the outputs: the
+    first elements fill it; then whole chunks are skipped in which no element is better than its last."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], values.shape[axis]
     nest = Nest("topk", [x, values, indices])

@@ -25,7 +25,7 @@ from tilewright.ops.sorting import at_axis, key_of, key_type
 from tilewright.support.classes import dataclass
 
 LANES = 16
-"""Elements that are counted or ranked in one vector."""
+"""The number of elements that are counted or ranked in one vector."""
 BY_VALUE = 8
 """The number of initial steps that halve the range of float values."""
 SPARSE = 2
@@ -79,7 +79,7 @@ def _whole(n: int) -> int:
 
 
 def _last(key: DType) -> Expr:
-    """The key that comes after all others."""
+    """The largest key of a type, which comes after all others."""
     return const((1 << key.bits) - 1, key)
 
 
@@ -104,8 +104,8 @@ def _value_of(key: Expr, largest: bool) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The search for a key that at least `count` and at most `most` of `extent` keys do not exceed. It lies from `low`
-    to `high`; `below` counts the keys less than low, `held` those no more than high."""
+    """The state of the search for a key that at least `count` and at most `most` of `extent` keys do not exceed. The
+    key lies from `low` to `high`; `below` counts the keys less than low, `held` those that do not exceed high."""
 
     nest: Nest
     keys: Buffer
@@ -118,7 +118,7 @@ class _Bound:
     held: Cell
 
     def begin(self) -> None:
-        """Start with the range from the smallest to the largest key."""
+        """Emit the start of the search: the range from the smallest to the largest key."""
         nest, keys = self.nest, self.keys
         key, chunks = keys.dtype, as_int(keys.shape[0]) or 0
         with nest.allocate("least", key, (LANES,)) as least, nest.allocate("most", key, (LANES,)) as most:
@@ -139,11 +139,11 @@ class _Bound:
         self.held.set(self.extent)
 
     def open(self) -> Expr:
-        """Whether the search goes on."""
+        """A condition: whether the search is not finished."""
         return (self.held.value > self.most) & (self.low.value < self.high.value)
 
     def narrow(self, middle: Expr) -> None:
-        """One step of the search: count the keys that do not exceed the middle, and halve the range."""
+        """Emit one step of the search, which counts the keys that do not exceed `middle` and halves the range."""
         nest, keys = self.nest, self.keys
         with (
             nest.let("middle", middle) as bound,
@@ -166,8 +166,9 @@ class _Bound:
                 self.below.set(select(enough, self.below.value, here.value))
 
     def pick(self, best: Buffer, places: Buffer, picked: Cell) -> None:
-        """Collect the keys that do not exceed the bound, with their positions. If the search ended at one key that
-        occurs too often, only as many of the keys equal to it are taken as are needed."""
+        """Emit the collection of the keys that do not exceed the bound into `best`, with their positions in `places`
+        and their number in `picked`. If the search ended at one key that occurs too often, only as many equal keys are
+        taken as are needed."""
         nest = self.nest
         with nest.loop("k", best.shape[0] // LANES) as k, nest.loop("lane", LANES, kind="vectorized") as lane:
             nest.store(best, (k * LANES + lane,), _last(self.keys.dtype))
@@ -193,8 +194,8 @@ class _Bound:
         selected: Callable[[Expr], Expr],
         missing: Cell | None = None,
     ) -> None:
-        """Append the selected elements, without branches (each is written, and overwritten if not selected); vectors
-        without any are skipped if most have none."""
+        """Emit a pass that appends the keys for which `selected` is true to `best`, without branches (each is written,
+        and overwritten if not selected). Vectors without such a key are skipped if most have none."""
         nest, keys, sparse = self.nest, self.keys, self.extent >= SPARSE * LANES * self.most
         one, none = const(1, i32), const(0, i32)
         with nest.loop("chunk", keys.shape[0] // LANES) as chunk, nest.local("some", i32) as some:
@@ -218,8 +219,8 @@ class _Bound:
 
 
 def _ranks(nest: Nest, keys: Buffer, count: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """The rank of each of the first `count` keys among them, and where it is: those that fill up the last vector come
-    after. Of equal ones those of an earlier vector come before, those of a later one do not."""
+    """Emit loops over the first `count` keys, and yield for each its rank among them and its index. Keys that fill up
+    the last vector come last; equal keys are ranked by index."""
     with (
         nest.loop("strip", ceildiv(count, LANES)) as strip,
         nest.allocate("ranks", i32, (LANES,)) as ranks,

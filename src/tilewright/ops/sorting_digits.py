@@ -23,11 +23,12 @@ TLB holds."""
 SELECTED = 12
 """The bits of a key by which elements are discarded: sign, exponent and three mantissa bits of an f32."""
 ZEROED = 64
-"""Counters that are zeroed by one vectorized loop."""
+"""The number of counters that one vectorized loop sets to zero."""
 
 
 def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """Sorts the elements along `axis` by the digits of their keys, or those alone that can be among the first."""
+    """The loop program that sorts along `axis` by the digits of keys; only elements that can be among the first are
+    sorted."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], values.shape[axis]
     key = key_type(x.dtype)
@@ -61,8 +62,8 @@ def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Sorter:
-    """Two buffers each of keys and their original positions: `side` says which one is current, `length` how many
-    elements it has."""
+    """Two copies of the keys and of their original positions, between which passes move them. `side` says which copy is
+    current, `length` how many elements it has."""
 
     nest: Nest
     keys: Buffer
@@ -73,8 +74,8 @@ class _Sorter:
     bits: int
 
     def move(self, shift: Expr) -> None:
-        """One pass: move all elements to the other side in order of the digit that begins at bit `shift`; skipped if
-        all digits are equal."""
+        """Emit one pass, which moves all elements to the other copy in the order of the digit that begins at bit
+        `shift`. It is skipped if all digits are equal."""
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
         self.clear(1 << DIGIT)
         with nest.let("source", self.side.value) as source, nest.let("many", self.length.value) as several:
@@ -97,7 +98,7 @@ class _Sorter:
                 self.side.set(1 - source)
 
     def select(self, extent: Expr, count: Expr) -> None:
-        """Discard elements whose top digit is beyond that of the `count`-th one."""
+        """Emit a pass that discards elements whose top digit is beyond that of the `count`-th one."""
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
 
         def top(k: Expr) -> Expr:

@@ -39,7 +39,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class SparseAttrs(Attrs):
-    """The columns of the result; the last panel may have more. `transposed`: from x [.., K, M] to [.., columns, M]."""
+    """Attributes of a product with sparse weights: the columns of the result; the last panel may have more.
+    `transposed`: x is [.., K, M] and the result [.., columns, M]."""
 
     columns: Dim
     transposed: bool = False
@@ -91,7 +92,7 @@ SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _inf
 
 @dataclass(frozen=True, slots=True)
 class WindowAttrs(Attrs):
-    """The rows of a window, a power of two."""
+    """Attributes of a product with windows: the number of rows of a window, a power of two."""
 
     window: int
 

@@ -22,11 +22,12 @@ Number = Any
 
 
 FORMULAS: dict[str, Callable[..., Number]] = {}
-"""By operator, the formula of each special function."""
+"""For each special function, by operator, its formula."""
 
 
 def special(name: str, arity: int, formula: Callable[..., Number]) -> None:
-    """Register a function of real numbers. Its reference is the same formula, evaluated by NumPy."""
+    """Register the special function `name` of `arity` real numbers. Its reference is the same formula, evaluated by
+    NumPy."""
 
     def reference(*arrays: Any) -> Any:
         with np.errstate(all="ignore"):

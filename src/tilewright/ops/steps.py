@@ -23,7 +23,7 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 Step = tuple[str, tuple[int, ...], tuple[tuple[str, Number], ...]]
-"""An operator, the numbers of the values that it reads, its attributes."""
+"""(operator, numbers of the values that it reads, attributes)."""
 Steps = tuple[Step, ...]
 
 T = TypeVar("T")
@@ -85,8 +85,8 @@ def check_steps(steps: Steps, count: int) -> None:
 
 
 def multiplying(steps: Steps, products: int, shares: int, arguments: int, states: int) -> Program:
-    """The program of a user's steps, whose first arguments are `products` products of the state h, one for each gate in
-    order."""
+    """The program of the steps that a user's cell consists of. In these, the first values are the `products` products
+    of the state h, one for each gate in order; then come the arguments."""
 
     def number(v: int) -> int:
         return v + arguments if v < products else v - products if v < products + arguments else v
@@ -107,10 +107,11 @@ def run(
     known: Mapping[int, T] | None = None,
     then: Callable[[int, T], T] = lambda _, value: value,
 ) -> list[T | None]:
-    """All values of a program of which `wanted` (the results, if that is None) are needed; None for the others.
+    """The values of a program, by number, as far as the values `wanted` (None: the results) depend on them; None for
+    the others.
 
     Arguments that are None are zeros, which no step reads. Values in `known` are not computed. `then` is called with
-    each step's number and value, in the order of the steps, and gives what later steps read.
+    each step's number and value, in the order of the steps, and returns the value that later steps read.
     """
     known = known or {}
     values: list[T | None] = list(arguments)

@@ -26,20 +26,21 @@ from tilewright.te import Tensor
 Out = tuple[TensorType, ...]
 
 INSERTED = 64
-"""With an unknown number of elements, up to this many first ones are kept in a sorted list: most of the others fail one
-comparison."""
+"""If the number of elements is unknown, the largest `k` for which the first elements are held in a sorted list: most
+others fail one comparison."""
 MIN_FACTOR = 12
-"""With a known number of elements, the sorted list is used from this factor times the square of `k` on."""
+"""If the number of elements is known, the sorted list is used from this factor times the square of `k` on."""
 BOUNDED = 256
-"""Otherwise up to this `k` a bound is searched."""
+"""The largest `k` for which a bound is searched, if there are fewer elements than for a sorted list; else digits are
+sorted."""
 SORTED = 160
-"""If all elements are wanted, up to this many are ranked without a search. (The last three: 2026-11-27, Emerald Rapids
-with and without AVX-512, `python -m benchmarks.bench_topk`.)"""
+"""If all elements are wanted, the largest number of them that is ranked without a search. (The last three: 2026-11-27,
+Emerald Rapids with and without AVX-512, `python -m benchmarks.bench_topk`.)"""
 
 
 @dataclass(frozen=True, slots=True)
 class TopkAttrs(Attrs):
-    """The first `k` in order of size, largest or smallest first."""
+    """Attributes of `topk`: the first `k` elements along `axis`, `largest` or smallest first."""
 
     axis: int
     k: Dim
@@ -71,7 +72,8 @@ def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
 
 
 def way_of(extent: int | None, count: int | None) -> Callable[..., PrimFunc]:
-    """The algorithm, a function that builds loops, for the first `count` of `extent` elements."""
+    """The function that builds the loops for the first `count` of `extent` elements; it takes the buffers, the axis and
+    `largest`."""
     if extent is None or count is None:
         return insertion if count is not None and count <= INSERTED else digits
     if extent >= MIN_FACTOR * count**2:

@@ -36,19 +36,19 @@ Out = tuple[TensorType, ...]
 Combine = Literal["sum", "min", "max"]
 
 SIDE_BY_SIDE = 8
-"""Walks that run interleaved: enough to hide the latency of the two loads of each step."""
+"""The number of walks that run interleaved: enough to hide the latency of the two loads of each step."""
 STEPS = 4
-"""Levels between two checks whether all walks have ended."""
+"""The number of levels between two checks whether all walks have ended."""
 LANES = 32
-"""Rows of a block in the algorithm by masks: each node's feature, threshold and leaves are loaded once for all of
-them."""
+"""The number of rows of a block in the algorithm by masks: each node's feature, threshold and leaves are loaded once
+for all of them."""
 TOGETHER = 64
-"""Rows that pass through a tree before the next tree is processed, in the algorithm by walks."""
+"""The number of rows that pass through a tree before the next tree is processed, in the algorithm by walks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForestAttrs(Attrs):
-    """How the values of a group's trees are combined."""
+    """Attributes of `forest`: how the values of a group's trees are combined."""
 
     combine: str = "sum"
 
@@ -69,8 +69,8 @@ class Walk:
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """The inner nodes of all trees, tree by tree. `leaves` is a mask of the leaves that can still be reached when a
-    node's condition is false."""
+    """The inner nodes of all trees, tree by tree, for the algorithm by masks. `leaves` is a mask of the leaves that can
+    still be reached if a node's condition is false."""
 
     column: Buffer  # i32[columns]: the features that are asked for
     feature: Buffer  # i32[inner]: which of the columns
@@ -92,7 +92,7 @@ _TYPES = {"values": (f32, f64), "mask_leaves": (u32, u64)}
 
 
 def _infer(types: Types, attrs: ForestAttrs) -> Out:
-    """The type rule: scores [rows, groups * width], of the values' type."""
+    """The type rule: inputs as in `NAMES` to scores [rows, groups * width], of the values' type."""
     if attrs.combine not in get_args(Combine):
         raise ShapeError("no such way to combine trees", expected=", ".join(get_args(Combine)), got=attrs.combine)
     named = dict(zip(NAMES, types, strict=False))
@@ -126,7 +126,7 @@ class _Forest:
         self.nest = Nest("forest", [b for b in (*arguments, y) if b is not None])
 
     def build(self) -> PrimFunc:
-        """Blocks of rows by masks or by walks, and single rows at the end."""
+        """The loop program: blocks of rows by masks or by walks, and single rows if a block has few."""
         nest, masks = self.nest, self.masks
         size = LANES if masks is not None else max(SIDE_BY_SIDE, TOGETHER // max(self.width, 1) // 8 * 8)
         is_short = SIDE_BY_SIDE // 2 if masks is None else self.row_limit(masks)
@@ -143,15 +143,15 @@ class _Forest:
         return nest.finish()
 
     def row_limit(self, masks: Masks) -> int:
-        """Up to this many rows, walks are faster than a block by masks: measured, the block takes as long as one walk
-        for every eight nodes of a tree, or every five with masks of 64 bits."""
+        """The largest number of rows of a block for which walks are faster than masks. As measured, a block by masks
+        takes as long as one walk for every eight nodes of a tree, or every five with masks of 64 bits."""
         nodes = (as_int(masks.feature.shape[0]) or 0) / max(as_int(self.walk.root.shape[0]) or 1, 1)
         return min(max(1, round(nodes * masks.leaves.dtype.bits / 64 / 4)), LANES - 1)
 
     # --- walks --------------------------------------------------------------------------------------------------------
 
     def one_row(self, row: Expr) -> None:
-        """One row through eight trees at a time."""
+        """Emit the scores of one row by walks through eight trees at a time."""
         nest, t = self.nest, self.y.dtype
         with nest.loop("g", self.groups) as g, nest.allocate("total", t, (self.width,)) as total:
             self.clear(total)
@@ -171,7 +171,8 @@ class _Forest:
                 nest.store(self.y, (row, g * self.width + w), total[w])
 
     def several_rows(self, first: Expr, count: Expr, size: int) -> None:
-        """All rows of a block through one tree after the other, eight at once, so that its nodes stay in the cache."""
+        """Emit the scores of a block's rows by walks: eight rows at once through one tree after the other, so that its
+        nodes stay in the cache."""
         nest, rows = self.nest, self.rows
         subs = (count + (SIDE_BY_SIDE - 1)) // SIDE_BY_SIDE
         with nest.loop("g", self.groups) as g, nest.allocate("total", self.y.dtype, (size, self.width)) as total:
@@ -188,8 +189,8 @@ class _Forest:
                 nest.store(self.y, (first + u, g * self.width + w), total[u, w])
 
     def descend(self, at: Buffer, row: Callable[[Expr], Expr], tree: Callable[[Expr], Expr], deepest: Expr) -> None:
-        """Walk from the roots to the leaves; at the end `at` holds the leaves. The trees of a group are sorted by
-        depth, the deepest last."""
+        """Emit walks from roots to leaves, of row `row(u)` through tree `tree(u)` for each u; at the end `at` holds the
+        leaves. The trees of a group are sorted by depth, so that `deepest` is the last of them."""
         nest, walk = self.nest, self.walk
         with nest.loop("u", SIDE_BY_SIDE, kind="unrolled") as u:
             nest.store(at, (u,), walk.root[tree(u)])
@@ -223,7 +224,8 @@ class _Forest:
     # --- masks --------------------------------------------------------------------------------------------------------
 
     def block(self, masks: Masks, first: Expr) -> None:
-        """The rows from `first` on, side by side in vectors; lanes after the last row take that row once more."""
+        """Emit the scores of the rows from `first` on by masks, the rows side by side in vectors; lanes after the last
+        row take that row once more."""
         nest, t, bits = self.nest, self.y.dtype, masks.leaves.dtype
         rows = self.rows
         with (
@@ -247,7 +249,8 @@ class _Forest:
                         nest.store(self.y, (first + lane, g * self.width + w), total[w, lane])
 
     def tree(self, masks: Masks, tree: Expr, columns: Buffer, left: Buffer) -> None:
-        """Compute for each lane the mask of leaves of a tree that no false condition excludes."""
+        """Emit the computation of a mask for each lane, in `left`: the leaves of a tree that no false condition
+        excludes."""
         nest, bits = self.nest, masks.leaves.dtype
         every = const(bits.max, bits)
         with nest.loop("lane", LANES, kind="vectorized") as lane:
@@ -261,7 +264,7 @@ class _Forest:
                         nest.store(left, (lane,), call("bitand", left[lane], retained))
 
     def leaves(self, masks: Masks, tree: Expr, left: Buffer, total: Buffer) -> None:
-        """Add the values of each lane's first remaining leaf."""
+        """Emit the addition, to `total`, of the values of each lane's first leaf in the mask `left`."""
         nest = self.nest
         with nest.let("leaf", masks.first_leaf[tree]) as begin, nest.allocate("leaves", i32, (LANES,)) as leaves:
             with nest.loop("lane", LANES, kind="vectorized") as lane:
@@ -272,8 +275,8 @@ class _Forest:
 
 
 def lowest_bit(word: Expr) -> Expr:
-    """The position of the lowest set bit of a word that is not zero: the bit by itself is a power of two, whose
-    exponent is read from its float."""
+    """The position of the lowest set bit of a nonzero word. That bit alone is a power of two, whose exponent is read
+    from its float."""
     alone = call("bitand", word, const(0, word.dtype) - word)
     return (Op("bitcast", (cast(alone, f32),), i32) >> const(23, i32)) - const(127, i32)
 
@@ -282,7 +285,7 @@ COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {"sum": lambda a, b: a + b, "
 
 
 def start(combine: str, t: DType) -> float:
-    """The value of a group before its first tree is combined into it."""
+    """The value of a group of trees before its first tree is combined into it."""
     limits = np.finfo(t.numpy)
     return {"sum": 0.0, "min": float(limits.max), "max": float(limits.min)}[combine]
 
@@ -293,7 +296,7 @@ def _loops(types: Types, attrs: ForestAttrs, out: Out) -> PrimFunc:
 
 
 def _numpy(arrays: Sequence[Any], attrs: ForestAttrs) -> tuple[Any, ...]:
-    """The NumPy reference: every tree by its walk."""
+    """The NumPy reference: the walk through every tree."""
     x, feature, threshold, child, leaf, root, depth, values, starts = (np.asarray(a) for a in arrays[:9])
     combine: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[attrs.combine]
     rows, groups = x.shape[0], len(starts) - 1

@@ -49,8 +49,8 @@ def _results(extent: Expr) -> Out:
 
 
 def _sorted_infer(types: Types, attrs: SortedAttrs) -> Out:
-    """The type rule. Inputs: elements [n], of which neighbours are compared, and their original positions [n],
-    ascending among equal ones. Equal elements form one group if the elements are sorted."""
+    """The type rule. Inputs: elements [n], of which each is compared with the next one, and their original positions
+    [n], ascending among equal elements. Equal elements form one group if the elements are sorted."""
     values, order = present(types[0]), present(types[1])
     if values.rank != 1 or order != TensorType(i64, values.shape):
         raise ShapeError("sorted elements need a list and their places", got=f"{values}, {order}")
@@ -66,14 +66,14 @@ def _rows_infer(types: Types, attrs: UniqueAttrs) -> Out:
 
 
 def _differs(a: Expr, b: Expr, equal_nan: bool) -> Expr:
-    """Whether two elements are not the same."""
+    """Whether two elements belong to different groups."""
     if not (a.dtype.is_float and equal_nan):
         return call("ne", a, b)
     return call("and", call("ne", a, b), call("or", call("eq", a, a), call("eq", b, b)))
 
 
 def _below(a: Expr, b: Expr) -> Expr:
-    """Whether an element comes before another; NaN comes after all numbers."""
+    """Whether element `a` comes before element `b`; NaN comes after all numbers."""
     if not a.dtype.is_float:
         return call("lt", a, b)
     return call("or", call("lt", a, b), call("and", call("eq", a, a), call("ne", b, b)))
@@ -112,8 +112,8 @@ def _zeros(nest: Nest, number: Expr, rows: Sequence[Any]) -> None:
 
 
 def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
-    """The loop program: each row is compared with all others. `inverse` first holds the first equal row, then the row's
-    group, which is the number of groups before."""
+    """The loop program, in which each row is compared with all others. `inverse` first holds the first row that is
+    equal to each row, and then the row's group, which is the number of groups before it."""
     (x,), (first, inverse, counts, count) = buffers(types, out)
     assert x is not None
     number, width = x.shape
@@ -160,7 +160,8 @@ def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> No
 
 
 def _grouped(keys: Sequence[tuple[Any, ...]], in_order: bool) -> tuple[Any, ...]:
-    """The NumPy results for rows whose equality and order are those of their keys."""
+    """The results of the NumPy reference for elements or rows, which are compared by their `keys`; with `in_order`
+    groups are in the keys' order."""
     members: dict[tuple[Any, ...], list[int]] = {}
     for place, k in enumerate(keys):
         members.setdefault(k, []).append(place)

@@ -101,8 +101,8 @@ def conv(b: Backward) -> Result:
 
 
 def _turns(w: Value, attrs: ConvAttrs) -> bool:
-    """Whether the data's gradient is a convolution with the flipped window: strides are 1, and pads are no larger than
-    the window's reach."""
+    """Whether the gradient by a convolution's data is itself a convolution with the flipped window: strides are 1, and
+    pads are no larger than the window's reach."""
     window = [as_int(d) for d in w.shape[2:]]
     if any(s != 1 for s in attrs.strides) or None in window:
         return False
@@ -111,7 +111,7 @@ def _turns(w: Value, attrs: ConvAttrs) -> bool:
 
 
 def _by_transposed_windows(b: Backward, g: Value, w: Value, attrs: ConvAttrs) -> Value:
-    """The data's gradient as a convolution of `g` with the flipped window."""
+    """The gradient by a convolution's data, as a convolution of `g` with the flipped window."""
     reach = [((as_int(k) or 1) - 1) * d for k, d in zip(w.shape[2:], attrs.dilations, strict=True)]
     transposed = b.transpose(w, [1, 0, 2, 3])
     if any(reach):
@@ -134,7 +134,7 @@ def conv_transpose(b: Backward) -> Result:
 
 
 def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> Value:
-    """The gradient by the weight [F, C / groups, ...] of the convolution from x to the shape of g."""
+    """The gradient by the weight `w` [F, C / groups, ...] of a convolution of x whose result has the gradient `g`."""
     rank, groups = len(attrs.strides), attrs.groups
     if rank == 2 and groups == 1 and _whole_windows(x, g, attrs, w):
         window = tuple(as_int(d) for d in w.shape[2:])
@@ -174,7 +174,8 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
 
 
 def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
-    """Whether images and window have known sizes, and the convolution of x exactly gives the size of g."""
+    """Whether sizes of images and window are known, and a convolution of x has exactly the size of g, without a partial
+    window at the end."""
     rank, pads = len(attrs.strides), attrs.pads
     if None in [as_int(d) for d in (*x.shape[2:], *w.shape[2:])]:
         return False
@@ -187,8 +188,8 @@ def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
 
 @gradient("conv_weight_gradient")
 def conv_weight_gradient(b: Backward) -> Result:
-    """The gradients of a convolution's gradient by its weights, which is linear in x and g: for g, x is convolved with
-    the result's gradient; for x, g is transposed-convolved with it."""
+    """The gradients of `conv_weight_gradient`, which is linear in x and g: that of g is the convolution of x by the
+    result's gradient, that of x the transposed convolution of g by it."""
     attrs = b.of(ConvWeightGradientAttrs)
     x, g, rank = b.x(0), b.x(1), len(attrs.strides)
     kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads, "groups": 1}
@@ -204,7 +205,7 @@ def conv_weight_gradient(b: Backward) -> Result:
 
 
 def _cropped(b: Backward, value: Value, shape: Sequence[object], rank: int) -> Value:
-    """`value` cut to `shape` where a partial window at the end had made it larger."""
+    """`value` cut to the last `rank` dimensions of `shape`, if it is larger because of a partial window at the end."""
     size = dims([*value.shape[:-rank], *shape[-rank:]])
     if size == value.shape:
         return value

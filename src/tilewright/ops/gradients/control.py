@@ -55,7 +55,7 @@ class _Loop:
 
     @property
     def operands(self) -> tuple[Value, ...]:
-        """The body's inputs and params except the iteration's number, in the order of the node's operands."""
+        """The body's inputs and params but for the iteration's number, in the order of the node's operands."""
         return (*self.attrs.body.inputs, *self.attrs.body.params)[1:]
 
     @property
@@ -125,7 +125,8 @@ class _Loop:
         return [None, None, *(results.get(v) for v in self.operands)]
 
     def seeds(self, pairs: Iterable[tuple[Value, Value | None]]) -> dict[Value, Value]:
-        """The gradients of the body's outputs; a value that is several outputs gets their sum."""
+        """The gradients of the body's outputs, from pairs (output, gradient or None); a value that is several outputs
+        gets their sum."""
         result: dict[Value, Value] = {}
         for value, g in pairs:
             if g is not None:
@@ -133,12 +134,12 @@ class _Loop:
         return result
 
     def output_gradient(self, k: int) -> Value:
-        """The gradient of the node's output `k`; zeros if it has none."""
+        """The gradient of output `k` of the node; zeros if it has none."""
         g = self.b.output_gradients[k]
         return self.b.zeros(self.b.node.outputs[k].shape, self.b.like(0, self.b.node.outputs[k])) if g is None else g
 
     def numbers(self) -> Value:
-        """The iterations' numbers, in the order of the sequences' elements."""
+        """The iterations' numbers as a value, in the order of the sequences' elements."""
         start, step = (self.extent - 1, -1) if self.attrs.backward else (0, 1)
         return self.b.emit("range", start=start, step=step, size=self.extent, dtype=NUMBER.dtype)
 
@@ -197,8 +198,8 @@ def cond(b: Backward) -> Result:
 
 @dataclass(slots=True)
 class _Branch:
-    """Builds the gradient of one body of a branch, from its inputs and the gradients `known` of its outputs by
-    number."""
+    """Builds the gradient of one body of a branch, from the body's inputs and the gradients of its outputs; `known` has
+    these by the output's number."""
 
     body: Graph
     known: Mapping[int, Value]

@@ -25,7 +25,7 @@ Result = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Operators on the last two dimensions."""
+    """Emits operators on matrices, the last two dimensions of values."""
 
     b: Backward
 
@@ -34,7 +34,7 @@ class Matrices:
         return self.b.transpose(x, [*range(rank - 2), rank - 1, rank - 2])
 
     def product(self, x: Value, y: Value, *, transposed: str = "") -> Value:
-        """x y, of which the operand that `transposed` names ("x" or "y") is transposed first."""
+        """The product x y, in which the operand that `transposed` names ("x" or "y") is transposed first."""
         return self.b.emit("matmul", x, y, transpose_a=transposed == "x", transpose_b=transposed == "y")
 
     def solve(self, a: Value, right: Value, *, upper: bool, unit: bool = False) -> Value:
@@ -48,7 +48,7 @@ class Matrices:
         return self.b.emit("trilu", x, k=k, upper=upper)
 
     def part(self, x: Value, rows: tuple[int, int], columns: tuple[int, int]) -> Value:
-        """The submatrix of rows and columns from a first one to before a last one."""
+        """The submatrix of the rows and columns in two ranges (first, end)."""
         lead = x.shape[:-2]
         begin = (*[0] * len(lead), rows[0], columns[0])
         size = dims([*lead, rows[1] - rows[0], columns[1] - columns[0]])

@@ -20,7 +20,7 @@ values."""
 
 @dataclass(slots=True)
 class Steps:
-    """Helpers that emit operators in a loop's body; `weights`: the recurrent weights, which all steps read."""
+    """Emits operators in a loop's body; `weights`: the recurrent weights, which all steps read."""
 
     builder: GraphBuilder
     weights: Value | None = None
@@ -39,7 +39,7 @@ class Steps:
         return a if b is None else self.add(a, b)
 
     def split(self, x: Value) -> list[Value]:
-        """The parts [B, H] of [n, B, H]."""
+        """The parts [B, H] of a value [n, B, H]."""
         count, *rest = x.shape
         size, step = dims((1, *rest)), (1,) * x.type.rank
         places = [dims((k, *[0] * len(rest))) for k in range(as_int(count) or 0)]
@@ -47,8 +47,8 @@ class Steps:
         return [self.emit("reshape", part, shape=dims(rest)) for part in parts]
 
     def back(self, gates: Value) -> Value:
-        """The product of gate gradients [B, G H] with the transposed recurrent weights: the gradient of the state [B,
-        H]."""
+        """The gradient of the state [B, H]: the product of the gates' gradients [B, G H] and the transposed recurrent
+        weights."""
         assert self.weights is not None
         return self.emit("matmul", gates, self.weights, transpose_a=False, transpose_b=True)
 
@@ -61,7 +61,8 @@ def loop(
     weights: Value | None = None,
     backward: bool = False,
 ) -> list[Value]:
-    """A loop over the first dimension of the sequences. Returns the last carried values and the collected ones."""
+    """Emit a loop over the first dimension of the `sequences` (`backward`: from the last element), whose steps `body`
+    emits. Returns the last carried values and the collected ones."""
     inner = GraphBuilder("step")
     inner.input("number", NUMBER)
     held = [inner.input(f"carried{k}", v.type) for k, v in enumerate(carried)]

@@ -28,13 +28,14 @@ def has_stages(node_op: str) -> bool:
 
 
 def mechanical(b: Backward) -> Sequence[Value | None]:
-    """The rule of every operator that is a tensor expression and has no other rule."""
+    """The gradients of an operator without a rule of its own, from its tensor expression."""
     return _Stages.of(b).gradients()
 
 
 @dataclass(slots=True)
 class _Stages:
-    """An operator's stages, with the values of tensors in the graph and the gradients that have reached each so far."""
+    """The stages of an operator's tensor expression, the graph's values for its tensors, and the sum of gradients that
+    has reached each tensor so far."""
 
     b: Backward
     inputs: tuple[Tensor | None, ...]
@@ -75,7 +76,7 @@ class _Stages:
         return members
 
     def back(self, stage: te.ComputeOp | te.ScanOp | te.ExternOp, wanted: set[Tensor]) -> None:
-        """Propagate gradients from a stage's result to the tensors that it reads, as far as `wanted`."""
+        """Propagate gradients from a stage's result to those tensors that it reads and that are in `wanted`."""
         for tensor, g in [(t, g) for t, g in self.flows.items() if t.op is stage]:
             seed = te.placeholder(tensor.shape, tensor.dtype, f"d_{tensor.name}")
             self.values[seed] = g

@@ -42,8 +42,8 @@ def log_softmax(b: Backward) -> Result:
 
 @gradient("layer_norm", "rms_norm")
 def norm(b: Backward) -> Result:
-    """With n the normalised rows and h the gradient of n: (h - mean(h) - n mean(h n)) / deviation; without mean(h) for
-    rms_norm. The normalised rows are recomputed rather than stored."""
+    """The gradient of a normalisation. With n the normalised rows and h the gradient of n it is (h - mean(h) - n mean(h
+    n)) / deviation, without mean(h) for rms_norm. The normalised rows are recomputed rather than stored."""
     x, attrs = b.x(), b.of(NormAttrs)
     centred = b.node.op == "layer_norm"
     rows, inverse = normalised(b, x, attrs, centred)

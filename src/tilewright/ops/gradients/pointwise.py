@@ -17,7 +17,7 @@ Result = Sequence[Value | None]
 
 
 def by_derivative(b: Backward) -> Result:
-    """The rule of every pointwise operator that has no rule of its own: the derivative of its scalar expression."""
+    """The gradients of a pointwise operator without a rule of its own, by the derivative of its scalar expression."""
     inputs = [b.x(k) for k in range(len(b.node.inputs))]
     values = {Var(f"x{k}", v.dtype): v for k, v in enumerate(inputs)}
     body = cast_expr(BODIES[b.node.op](list(values), b.node.attrs), b.y.dtype)  # special functions compute in f64
@@ -33,7 +33,8 @@ def by_derivative(b: Backward) -> Result:
 
 
 def _as_graph(b: Backward, e: Expr, values: Mapping[Var, Value], like: Value) -> Value:
-    """A scalar expression as operators on the values of its variables."""
+    """Emit a scalar expression as operators on `values`, the values of its variables; constants have the type of
+    `like`."""
     memo: dict[Expr, Value] = {}
 
     def go(node: Expr) -> Value:

@@ -33,8 +33,8 @@ def max_pool(b: Backward) -> Result:
 
 @gradient("avg_pool")
 def avg_pool(b: Backward) -> Result:
-    """Each window's gradient divided by its number of elements is added to all of its elements: a transposed
-    convolution with ones."""
+    """The gradient of average pooling: each window's gradient divided by its number of elements is added to all of its
+    elements, by a transposed convolution with ones."""
     x, attrs = b.x(), b.of(AveragePoolAttrs)
     rank = len(attrs.kernel)
     sizes = [as_int(d) for d in x.shape[2:]]

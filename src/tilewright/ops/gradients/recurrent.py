@@ -30,7 +30,7 @@ Result = Sequence[Value | None]
 
 @dataclass(slots=True)
 class Layer:
-    """A recurrent layer in the backward pass. Sequences stay in the order of the forward pass, and are walked in
+    """A recurrent layer in its backward pass. Sequences stay in the order of the forward pass, and are processed in
     reverse."""
 
     b: Backward
@@ -41,14 +41,14 @@ class Layer:
         return self.b.of(RecurrenceAttrs)
 
     def gate(self, gates: Value, k: int, count: int = 1) -> Value:
-        """Gates `k` to `k + count` - 1 of [..., G H]."""
+        """The `count` gates from number `k` on, of gates [..., G H]."""
         rank = gates.type.rank
         begin = (*[0] * (rank - 1), self.hidden * k)
         size = (*gates.shape[:-1], self.hidden * count)
         return self.b.emit("slice", gates, begin=dims(begin), size=dims(size), step=(1,) * rank)
 
     def begun(self) -> Value:
-        """The states [T, B, H] at the beginning of each step: the state that the step before it computed."""
+        """The states [T, B, H] at the beginning of each step."""
         time, *rest = self.b.y.shape
         first = self.b.reshape(self.b.x(2), dims((1, *rest)))
         begin = (1, 0, 0) if self.attrs.reverse else (0, 0, 0)
@@ -71,8 +71,8 @@ class Layer:
         return node.outputs[-1]
 
     def back(self, carried: list[Value], sequences: list[Value], body: Body) -> list[Value]:
-        """The loop of the backward pass: it visits the steps in the order opposite to the forward pass, and passes the
-        recurrent weights to each."""
+        """Emit the loop of the backward pass, with `body` for each step: it visits the steps in the order opposite to
+        the forward pass, and passes them the recurrent weights."""
         return loop(self.b, carried, sequences, body, self.b.x(1), not self.attrs.reverse)
 
     def by_weights(self, states: Value, gates: Value) -> Value:
@@ -90,8 +90,8 @@ def through(
     known: Mapping[int, Value],
     seeds: Mapping[int, Value],
 ) -> tuple[dict[int, Value], list[Node]]:
-    """Differentiate a cell's program: from the gradients of some of its values (`seeds`) to those of its arguments and
-    products, by number, and the nodes that compute them.
+    """Differentiate the steps of a cell. From `seeds`, the gradients of some of its values by number, it returns the
+    gradients of its arguments and products by number, and the nodes that compute them.
 
     `sums`: the results of the products. Values that are not in `known` are recomputed.
     """

@@ -104,12 +104,13 @@ class Backward:
 
     @property
     def place(self) -> int:
-        """The position of the node among those of the forward pass. A rule may have replaced the node there by one with
+        """The position of the node among the builder's nodes. A rule may have replaced the forward node by one with
         more outputs."""
         return next(k for k, n in enumerate(self.builder.nodes) if n.outputs[:1] == self.node.outputs[:1])
 
     def reduced_to(self, g: Value, shape: Sequence[Expr]) -> Value:
-        """The gradient of a value of `shape` that was broadcast: `g` summed over the broadcast dimensions."""
+        """The gradient of a value of `shape` that was broadcast to the shape of `g`: `g` summed over the broadcast
+        dimensions."""
         lead = g.type.rank - len(shape)
         axes = [*range(lead)]
         axes += [lead + k for k, d in enumerate(shape) if is_const(d, 1) and not is_const(g.shape[lead + k], 1)]

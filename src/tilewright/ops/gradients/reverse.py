@@ -21,8 +21,8 @@ from tilewright.support.errors import Problems, UnsupportedError
 def backward(
     builder: GraphBuilder, nodes: Sequence[Node], seeds: Mapping[Value, Value], sources: Iterable[Value]
 ) -> dict[Value, Value]:
-    """Append the backward pass through `nodes` to the builder. `seeds`: the gradients of some values; returns those of
-    the `sources`."""
+    """Append the backward pass through `nodes` to the builder, from `seeds`, the gradients of some values. Returns the
+    gradients of the values `sources`."""
     wanted = leading_from(nodes, set(sources))
     passed = _passed(nodes, seeds, wanted)
     problems = Problems()
@@ -53,12 +53,12 @@ def backward(
 
 
 MIN_RATIO = 8
-"""A dividend is recomputed if it has at least this many times the elements of the divisor."""
+"""The least ratio of the elements of a dividend to those of its divisor with which the dividend is recomputed."""
 
 
 def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) -> None:
-    """In the backward pass, the builder's nodes from `first` on, replace dividends of divisions by a square root with
-    quotient times root, if the quotient is read too."""
+    """Recompute dividends in the backward pass, the builder's nodes from `first` on, instead of reading stored ones: a
+    dividend of a division by a square root is quotient times root, if the quotient is read too."""
     after = builder.nodes[first:]
     producers = {v: n for n in nodes for v in n.outputs}
     read = {v for n in after for v in n.inputs}
@@ -73,8 +73,8 @@ def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) ->
 
 
 def _of_a_root(node: Node, producers: Mapping[Value, Node]) -> bool:
-    """Whether a node divides a computed value by a computed square root that has far fewer elements. (A root is
-    positive where the quotient is valid.)"""
+    """Whether a node divides a computed value by a computed square root that has far fewer elements. (The root is
+    positive wherever the quotient is valid.)"""
     value, root = node.inputs
     if value is None or root is None or value not in producers or root not in producers or producers[root].op != "sqrt":
         return False
@@ -83,7 +83,7 @@ def _of_a_root(node: Node, producers: Mapping[Value, Node]) -> bool:
 
 
 def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -> list[Node]:
-    """The nodes on a path along which gradients flow from the seeds to `wanted`, in reverse order."""
+    """The nodes through which gradients flow from the seeds to `wanted`, the last first."""
     reached = set(seeds)
     results: list[Node] = []
     for node in reversed(nodes):
@@ -95,8 +95,8 @@ def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -
 
 
 def leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
-    """The floating-point values that depend on the sources, and the sources; also integers that hold the bits of such
-    values, from which floats may be computed again."""
+    """The sources and the floating-point values that depend on them; also integers that hold the bits of such values,
+    from which floats may be computed again."""
     members = set(sources)
     for node in nodes:
         known = [v for v in node.inputs if v is not None and v in members]

@@ -15,7 +15,7 @@ Result = Sequence[Value | None]
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """A scatter, with the gather that reads the same places."""
+    """Emits the scatter of a node once more, and the gather that reads the elements at its places."""
 
     b: Backward
 
@@ -28,7 +28,7 @@ class Scatter:
         return self.b.emit(self.b.node.op, data, self.b.x(1), updates, **self._axis, reduction=reduction)
 
     def take(self, data: Value) -> Value:
-        """Gather from `data` the element at the place of each update."""
+        """For each update, the element of `data` at its place."""
         op = "gather_elements" if self._axis else "gather_nd"
         return self.b.emit(op, data, self.b.x(1), **self._axis)
 

@@ -53,7 +53,8 @@ def concat(b: Backward) -> Result:
 
 @gradient("slice")
 def cut(b: Backward) -> Result:
-    """The gradient of a slice: padded with zeros, and spread by zeros if the slice had a step."""
+    """The gradient of a slice: the result's gradient padded with zeros, also between its elements if the slice had a
+    step."""
     x, attrs, flow = b.x(), b.of(SliceAttrs), b.g
     rank = x.type.rank
     begin, size, step = list(dims(attrs.begin)), list(dims(attrs.size)), list(attrs.step)

@@ -51,7 +51,7 @@ calls."""
 
 @dataclass(frozen=True, slots=True)
 class ScoresAttrs(Attrs):
-    """The attributes of scores, which attention and its gradient share. See the type rule of `attention`."""
+    """The attributes that define scores, shared by attention and its gradient. See the type rule of `attention`."""
 
     order: str
     heads: int
@@ -79,8 +79,8 @@ class AttentionAttrs(ScoresAttrs):
 
     @property
     def algorithm(self) -> str:
-        """The precision of products in words: the number of bf16 terms for scores and values, or the type that factors
-        are rounded to."""
+        """The precision of the two products in words: the numbers of bf16 terms for scores and values, or the type that
+        factors are rounded to; "" for the type of the operands."""
         if self.dot is None:
             return ""
         return f"{'/'.join(f'x{n}' for n in self.terms)} tiles" if self.terms else named_dot(self.dot).a.name
@@ -94,24 +94,24 @@ def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
 
 
 def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
-    """Inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?, starts?; output y.
+    """The type rule: inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?, starts?; output y.
 
     `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
     sequence, depth], "t" for [sequence, batch, heads, depth]. `heads` query heads share `groups` heads of keys and
     values; operand o uses its heads from `first[o]` on, so that q, k and v may be parts of one array. The mask
     broadcasts to [batch, heads, S_q, S_k]: a boolean one puts `fill` where it is false, any other is added. `scale` (a
-    number) multiplies the scores, as does the input of that name (one element). `causal`: query i sees the keys up to
-    i + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
+    number) multiplies the scores, as does the input of that name (one element). `causal`: query i sees the keys up to i
+    + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
     element) if that is given; with `keeps_nan` those of rows without any key alone, and other NaN stays. `dot` names an
-    instruction that takes the factors of both products rounded to bf16 where there are many rows; the depth of q and k
-    is a multiple of its group. With `terms`, for scores and for values, it multiplies pieces of f32 instead
-    (`split.py`), in each head whose products stay below `LIMIT`; others multiply f32.
+    instruction that multiplies the factors of both products rounded to bf16 if there are many rows; the depth of q and
+    k is a multiple of its group. With `terms`, for scores and for values, it multiplies pieces of f32 instead
+    (`split.py`), in each head whose products stay below `LIMIT`; other heads multiply f32.
 
     `starts`, i64[sequences]: q, k and v are the rows of several sequences, one after the other, which begin there: a
     row sees its own sequence. The batch is 1 then, and there is neither a mask nor a past.
 
-    `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
-    b + `past_first`, so that they may be one layer's part of a cache for all layers.
+    `past_k` and `past_v`, [batches, groups, earlier keys, depth], precede k and v; the keys of batch entry b are in
+    their entry b + `past_first`, so that they may be one layer's part of a cache for all layers.
     """
     q, k, v = (present(t) for t in types[:3])
     check_kind(q.dtype, ("float",))
@@ -154,7 +154,8 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
 
 
 def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any) -> Any:
-    """The number of keys in the cache, before the new ones."""
+    """The number of keys in the cache `past` (keys, values). Raises ShapeError unless they fit the new keys and
+    values."""
     if len(past) != 2 or any(t.rank != 4 for t in past) or not same_dim(past[0].shape[2], past[1].shape[2]):
         raise ShapeError("earlier keys and values do not fit each other", got=past)
     for t, d in zip(past, (depth, out_depth), strict=True):
@@ -207,7 +208,7 @@ class Stages:
 
     @property
     def each(self) -> int:
-        """How many query heads share a head of keys and values."""
+        """The number of query heads that share a head of keys and values."""
         return self.attrs.heads // self.attrs.groups
 
     def number(self, value: float) -> Expr:
@@ -217,7 +218,7 @@ class Stages:
         return cast(cast(e, self.rounded), self.acc) if self.rounded is not None else cast(e, self.acc)
 
     def operand(self, o: int, t: Tensor, heads: int, name: str) -> Tensor:
-        """q, k or v as [batch, heads, sequence, depth]."""
+        """The heads of operand number `o` (q, k or v) that are used, as a stage [batch, heads, sequence, depth]."""
         where = ORDERS[self.attrs.order[o]]
         batch, length, _, depth = (t.shape[a] for a in where)
 
@@ -271,8 +272,8 @@ class Stages:
         return stage(queries.shape[:2], element, "large")
 
     def product(self, x: Expr, y: Expr, which: int, large: Expr | None) -> Expr:
-        """A product of two elements for scores (`which` is 0) or for values (1); as a sum of products of pieces if
-        there are `terms`."""
+        """The product of two elements of factors, of the scores (`which` 0) or of the values (1): with `terms` a sum of
+        products of pieces, unless `large` is true."""
         if large is None:
             return x * y
         terms = TERMS[self.attrs.terms[which]]
@@ -281,7 +282,8 @@ class Stages:
         return select(large, x * y, sum(parts[1:], parts[0]))
 
     def scores(self, queries: Tensor, keys: Tensor, name: str = "scores", large: Tensor | None = None) -> Tensor:
-        """The products of query rows with keys (or of other rows with values)."""
+        """The stage of products of query rows with keys, [batch, heads, rows, keys]; the gradient also multiplies other
+        rows so."""
         batch, heads, rows, depth = queries.shape
 
         def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
@@ -292,7 +294,7 @@ class Stages:
         return stage((batch, heads, rows, keys.shape[2]), product, name)
 
     def scaled(self, scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
-        """The scores times the scale, plus the mask if it is one that is added."""
+        """The scores times the scale, plus the mask if there is one."""
         factor = self.number(self.attrs.scale)
 
         def element(*at: Expr) -> Expr:
@@ -357,8 +359,7 @@ class Stages:
         return stage((*lines, values.shape[3]), element, "result")
 
     def quotient(self, result: Tensor, total: Tensor, keys: Expr, y: TensorType, substituted: bool) -> Tensor:
-        """The weighted sum divided by the sum of weights, in the output's order; zero where there are no keys at
-        all."""
+        """The weighted sums divided by the sums of weights, in the output's order; zero if there are no keys."""
         one, zero = self.number(1.0), self.number(0.0)
 
         def element(*at: Expr) -> Expr:

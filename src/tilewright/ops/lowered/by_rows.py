@@ -23,7 +23,8 @@ class MatmulByRowsAttrs(MatmulTilesAttrs):
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The product by dot instructions for few rows, and by matrix instructions for others."""
+    """(condition, node) of both versions of a product: by dot instructions for fewer than `least` rows, else by matrix
+    instructions."""
     attrs, rows = node.of(MatmulByRowsAttrs), node.output.shape[-2]
     fewer = Node("lowered.matmul_dot", node.inputs, node.outputs, ColumnsAttrs(attrs.columns))
     several = Node(MATMUL_TILES.name, node.inputs, node.outputs, MatmulTilesAttrs(attrs.columns, attrs.rows))

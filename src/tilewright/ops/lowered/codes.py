@@ -37,21 +37,20 @@ from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor
 
 ZERO = 8
-"""The 4-bit code that stands for 0 if nothing else is stated."""
+"""The 4-bit code whose number is 0, if nothing else is stated."""
 
 MAX_DECODED_ROWS = 4
-"""Rows up to which weights are decoded in registers. Weights of 1024x4096 in the third level of a Zen 3, one core, 29
-November 2026 (`Model.profile`): one row takes 305 us, in f32 360, decoded before 840 to 980; four rows take 710, in f32
-430 to 490, decoded before 1,300 to 1,490."""
+"""The largest number of rows for which weights are decoded in registers. Weights of 1024x4096 in the third level of a
+Zen 3, one core, 29 November 2026 (`Model.profile`): one row takes 305 us, in f32 360, decoded before 840 to 980; four
+rows take 710, in f32 430 to 490, decoded before 1,300 to 1,490."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodesAttrs(Attrs):
-    """How codes are read.
+    """Attributes that say how codes are decoded.
 
-    columns  of the result: a last panel may have more
-    zero     the level that stands for 0 in every group, where there are no offsets
-    book     the levels of the codes 0 to 15, f32[16]; None: a code is its level
+    columns  of the result: a last panel may have more zero     the level that stands for 0 in every group, if there are
+    no offsets book     the levels of the codes 0 to 15, f32[16]; None: a code is its level
     """
 
     columns: Dim
@@ -70,7 +69,7 @@ def _infer(types: Types, attrs: CodesAttrs) -> tuple[TensorType, ...]:
 
 
 def _level(codes: Tensor, layout: _Layout, attrs: CodesAttrs, panel: Expr, k: Expr, lane: Expr) -> Expr:
-    """The level of one code, f32."""
+    """The level, f32, of the code at row `k` and column `lane` of a panel."""
     if layout.paired:
         pair = cast(codes[(panel, k // 2, lane)], i32)
         number = call("bitand", call("shr", pair, cast(k % 2 * 4, i32)), const(15, i32))
@@ -97,7 +96,7 @@ def _layout(x: Tensor, codes: Tensor, scales: Tensor) -> _Layout:
 
 
 def _offset(inputs: Sequence[Tensor | None], attrs: CodesAttrs, at: tuple[Expr, Expr, Expr]) -> Expr | None:
-    """The f32 number that is subtracted from a group's scaled numbers; None for nothing."""
+    """The f32 number that is subtracted from the scaled levels of a group; None if there is none."""
     offsets = inputs[3] if len(inputs) > 3 else None
     if offsets is not None:
         return offsets[at]
@@ -178,7 +177,8 @@ MATMUL_DECODED = register(
 
 
 def _versions(node: Node) -> tuple[Version, ...]:
-    """Weights decoded in registers for few rows, and decoded before the product for more."""
+    """(condition, node) of both versions of a product: weights decoded in registers for few rows, and decoded before it
+    for more."""
     short, long = (Node(op.name, node.inputs, node.outputs, node.attrs) for op in (MATMUL_CODES, MATMUL_DECODED))
     return Version(node.output.shape[-2] <= MAX_DECODED_ROWS, short), Version(None, long)
 

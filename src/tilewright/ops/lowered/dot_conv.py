@@ -39,8 +39,9 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackConvDotAttrs(Attrs):
-    """Channels of a block, filters of a panel, neighbours that one instruction multiplies; the number of panels is
-    rounded up to a multiple of `panels`."""
+    """Attributes of packing filters for dot instructions: channels of a block, filters of a panel (`width`), and
+    neighbouring channels that one instruction multiplies (`group`). The number of panels is rounded up to a multiple of
+    `panels`."""
 
     block: int
     width: int
@@ -49,7 +50,7 @@ class PackConvDotAttrs(Attrs):
 
 
 def _pack_infer(types: Types, attrs: PackConvDotAttrs) -> Out:
-    """`w[K, C, kh, kw]` to panels. Raises ShapeError if groups do not divide a block."""
+    """The type rule: `w[K, C, kh, kw]` to panels. Raises ShapeError if groups do not divide a block."""
     w, block, width, group = present(types[0]), attrs.block, attrs.width, attrs.group
     if block % group:
         raise ShapeError("a block of channels is no multiple of the group", expected=group, got=block)
@@ -91,8 +92,8 @@ class ConvDotAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvDotAttrs) -> Out:
-    """Blocked `x`, packed `w`, and a zero point `[]` of x's type or None, to blocks as wide as the panels, of i32 or
-    f32."""
+    """The type rule: blocked `x`, packed `w`, and a zero point `[]` of x's type or None, to blocks as wide as the
+    panels, of i32 or f32."""
     x, w = present(types[0]), present(types[1])
     if (
         x.rank != 5

@@ -41,8 +41,9 @@ def accumulator(t: DType) -> DType:
 
 @dataclass(frozen=True, slots=True)
 class PackDotAttrs(Attrs):
-    """Columns of a panel, neighbours along the depth; the number of panels is rounded up to a multiple of `panels`;
-    `transpose`: whether the weights come as [N, K]."""
+    """Attributes of packing weights for dot instructions: columns of a panel (`width`) and neighbours along the depth
+    (`group`). The number of panels is rounded up to a multiple of `panels`; `transpose`: whether the weights come as
+    [N, K]."""
 
     width: int
     group: int
@@ -51,8 +52,8 @@ class PackDotAttrs(Attrs):
 
 
 def _pack_infer(types: Types, attrs: PackDotAttrs) -> Out:
-    """`w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number rounded up to a multiple of `panels`;
-    columns past N are zero."""
+    """The type rule: `w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number rounded up to a multiple of
+    `panels`; columns past N are zero."""
     w, width, group = present(types[0]), attrs.width, attrs.group
     *batch, k, n = w.shape
     if attrs.transpose:
@@ -85,7 +86,7 @@ register_map("lowered.pack_dot", PackDotAttrs, _pack_infer, _pack_compute)
 
 
 def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> Out:
-    """`x[..., M, K]` and panels `w[..., P, K/group, width, group]` to `[..., M, columns]` of f32 or i32.
+    """The type rule: `x[..., M, K]` and panels `w[..., P, K/group, width, group]` to `[..., M, columns]` of f32 or i32.
 
     A batch dimension of w is that of x, or 1, or absent.
     """
@@ -112,8 +113,8 @@ def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Ten
 
 
 def product_reference(arrays: Sequence[Any], attrs: Any) -> tuple[Any, ...]:
-    """The NumPy reference: x times panels `[..., P, D/group, width, group]`, where D is at least x's depth; the first
-    `attrs.columns` columns."""
+    """The NumPy reference of products with packed weights: x times panels `[..., P, D/group, width, group]`, where D is
+    at least x's depth; the first `attrs.columns` columns."""
     x, w = (np.asarray(a) for a in arrays)
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     *batch, panels, steps, width, group = w.shape

@@ -44,7 +44,7 @@ def register_map(
 
 
 def _elements(tensor: Tensor, arrays: Mapping[Tensor, Array]) -> Array:
-    """All elements of a tensor expression, whose axes become the axes of a grid."""
+    """The array of all elements of a tensor expression, from the arrays of the tensors that it reads."""
     if tensor in arrays:
         return arrays[tensor]
     stage = tensor.op
@@ -53,8 +53,8 @@ def _elements(tensor: Tensor, arrays: Mapping[Tensor, Array]) -> Array:
     point = dict(zip((axis.var for axis in stage.axis), np.ogrid[tuple(map(slice, shape))], strict=True))
 
     def leaf(e: Expr) -> Array:
-        """The array of values of a load; an index outside of the tensor, which a condition masks out, gives some
-        element."""
+        """The array of a variable's or a load's values. An index outside of the tensor, which a condition masks out,
+        gives some element."""
         match e:
             case Var():
                 return point[e]

@@ -114,7 +114,7 @@ class PackMatmulAttrs(Attrs):
 
 
 def _pack_matmul_infer(types: Types, attrs: PackMatmulAttrs) -> tuple[TensorType, ...]:
-    """`w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
+    """The type rule: `w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
     w, width = present(types[0]), attrs.width
     *batch, k, n = w.shape
     if attrs.transpose:
@@ -155,10 +155,10 @@ class ColumnsAttrs(Attrs):
 
 
 def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
-    """`x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
+    """The type rule: `x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
 
-    A batch dimension of w is that of x, or 1, or absent. Weights may be narrower than x: they are converted on the
-    way into registers. Integers narrower than 32 bits give i32.
+    A batch dimension of w is that of x, or 1, or absent. Weights may be narrower than x: they are converted on the way
+    into registers. Integers narrower than 32 bits give i32.
     """
     x = present(types[0])
     result = i32 if x.dtype.is_int and x.dtype.bits < 32 else x.dtype
@@ -183,14 +183,15 @@ def _matmul_compute(
 
 
 def batch_of(lead: Sequence[Expr], batch: Sequence[Expr]) -> list[Expr]:
-    """Indices into the `batch` dimensions of the second factor, for the matrix that multiplies the rows at `lead`."""
+    """The indices into the `batch` dimensions of a product's second factor, of the matrix that multiplies the rows at
+    the indices `lead` of the first."""
     own = lead[len(lead) - len(batch) :]
     return [const(0) if is_const(d, 1) else i for d, i in zip(batch, own, strict=True)]
 
 
 def cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
-    """The first elements of a tensor, as many as `shape` says: contractions compute whole panels, so that all register
-    tiles are full, and the excess is dropped here."""
+    """The first elements of a tensor along each dimension, as many as `shape` says. Contractions compute whole panels,
+    so that all register tiles are full; this drops the excess."""
     if all(a is b for a, b in zip(x.shape, shape, strict=True)):
         return x
     result: Tensor = te.compute(shape, lambda *at: x[at], name="crop")
@@ -246,9 +247,9 @@ def _pack_conv_compute(
 
 
 def panel_rows(w: Tensor, width: int, channels: Expr, group: int = 1) -> Tensor:
-    """The filters of a panel side by side: `w[K, C, ...]` to `[ceil(K/width), channels * ..., width]`, with each
-    filter's elements in row-major order; zeros past K, and past C if `channels` is larger. The number of panels is
-    rounded up to a multiple of `group`."""
+    """The filters `w[K, C, ...]` as panels `[ceil(K/width), channels * ..., width]`, each filter's elements in
+    row-major order; zeros past K, and past C if `channels` is larger. The number of panels is rounded up to a multiple
+    of `group`."""
     filters, own, *window = w.shape
     size = product(window)
 
@@ -280,8 +281,8 @@ register_map(
 
 @dataclass(frozen=True, slots=True)
 class ConvBlockedAttrs(Attrs):
-    """Attributes of `conv`; the channels of the result and of a block of it; `flat`: whether the result's pixels form
-    one dimension of the product."""
+    """Attributes of a convolution over blocked channels: those of `conv`; the channels of the result and of a block of
+    it; `flat`: whether the result's pixels form one dimension of the product."""
 
     strides: Ints
     dilations: Ints
@@ -292,7 +293,8 @@ class ConvBlockedAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]:
-    """`x` blocked (rank 5) or NCHW (rank 4) and packed weights to a blocked output of `channels` channels."""
+    """The type rule: `x` blocked (rank 5) or NCHW (rank 4) and packed weights to a blocked output of `channels`
+    channels."""
     x, w = present(types[0]), present(types[1])
     out = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
     b = attrs.out_block
@@ -330,8 +332,9 @@ def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
 def _conv_compute(
     inputs: Sequence[Tensor | None], attrs: ConvBlockedAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """With `flat`, the output's pixels are one dimension of the product, `h * width + v`, so that a register tile may
-    cross lines; a window of one pixel then reads the pixels in that order too."""
+    """The convolution as a product over blocks of channels. With `flat`, the output's pixels are one dimension of the
+    product, `h * width + v`, so that a register tile may continue on the next row; for a window of one pixel, the
+    pixels it reads are put into that order too."""
     w = need(inputs[1])
     outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape[1:]
     n, _, oh, ow, _ = types[0].shape

@@ -87,14 +87,16 @@ class DepthwiseAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: DepthwiseAttrs) -> tuple[TensorType, ...]:
-    """x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out` channels."""
+    """The type rule: x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out`
+    channels."""
     x, w = present(types[0]), present(types[1])
     out = dims(window_sizes(x.shape[2:4], w.shape[2:4], attrs))
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *out, w.shape[4]), layout_name(as_int(w.shape[4]) or 0)),)
 
 
 def within(at: Sequence[Expr], shape: Sequence[Expr], pads: Sequence[int]) -> Expr:
-    """Whether indices into an image without its padding lie inside of `shape`; true without padding."""
+    """A condition: whether the indices `at` into an image without its padding lie inside of `shape`. It is true if
+    there is no padding."""
     tests = [index >= 0 for index, before in zip(at, pads, strict=False) if before]
     tests += [index < size for index, size, after in zip(at, shape, pads[len(at) :], strict=True) if after]
     return all_of(tests)
@@ -143,14 +145,15 @@ register(OpDef("lowered.conv_depthwise", "contraction", DepthwiseAttrs, _infer, 
 
 @dataclass(frozen=True, slots=True)
 class PackPointwiseAttrs(Attrs):
-    """Groups of channels; filters of a panel."""
+    """Attributes of packing the filters of a 1x1 convolution in groups: the groups of channels, and the filters of a
+    panel."""
 
     groups: int
     width: int
 
 
 def _pack_pointwise_infer(types: Types, attrs: PackPointwiseAttrs) -> tuple[TensorType, ...]:
-    """`w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
+    """The type rule: `w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
     w, groups, width = present(types[0]), attrs.groups, attrs.width
     each = (as_int(w.shape[0]) or 0) // groups
     return (TensorType(w.dtype, (const(groups), const(-(-each // width)), w.shape[1], const(width))),)
@@ -175,13 +178,13 @@ register_map("lowered.pack_pointwise", PackPointwiseAttrs, _pack_pointwise_infer
 
 @dataclass(frozen=True, slots=True)
 class PointwiseGroupsAttrs(Attrs):
-    """The channels of the result."""
+    """Attributes of a 1x1 convolution in groups: the channels of the result."""
 
     channels: int
 
 
 def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorType, ...]:
-    """x [N, C, H, W] and packed weights to [N, channels, H, W]."""
+    """The type rule: x [N, C, H, W] and packed weights to [N, channels, H, W]."""
     x = present(types[0])
     return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *x.shape[2:])),)
 
@@ -189,7 +192,8 @@ def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorT
 def _pointwise_compute(
     inputs: Sequence[Tensor | None], attrs: PointwiseGroupsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """A product over the flattened pixels of an image: one stage flattens the pixels, another restores them."""
+    """The convolution as a product over the flattened pixels of an image: one stage flattens the pixels, another
+    restores them."""
     x, w = need(inputs[0]), need(inputs[1])
     groups, panels, depth, width = w.shape
     n, _, height, columns = types[0].shape

@@ -33,7 +33,7 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class PackTransposedAttrs(Attrs):
-    """Channels of a block, filters of a panel, strides of `conv_transpose`."""
+    """Attributes of packing the filters of `conv_transpose`: channels of a block, filters of a panel, strides."""
 
     block: int
     width: int
@@ -85,7 +85,8 @@ class ConvTransposedAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ConvTransposedAttrs) -> tuple[TensorType, ...]:
-    """x blocked or NCHW and packed weights to a blocked output of `channels` channels and `size` spatial extents."""
+    """The type rule: x blocked or NCHW and packed weights to a blocked output of `channels` channels and `size` spatial
+    extents."""
     x, b = present(types[0]), attrs.out_block
     shape = (x.shape[0], const(-(-attrs.channels // b)), *map(as_expr, attrs.size), const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)

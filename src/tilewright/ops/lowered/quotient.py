@@ -25,8 +25,8 @@ SMALLEST = 2.0**-126
 LESS = 1.0 - 2.0**-24
 """Multiplying by this rounds to the next float toward zero."""
 TINY, DENORMAL = 2.0**-30, 2.0**-149
-"""A remainder of zero is replaced by this part of the reciprocal, which changes no result, or by the smallest denormal:
-infinity times zero would be NaN."""
+"""(TINY, DENORMAL): a rest of zero is replaced by the reciprocal times TINY, which changes no result, or by DENORMAL,
+as infinity times zero would be NaN."""
 
 
 def _whole(d: Expr) -> Expr:

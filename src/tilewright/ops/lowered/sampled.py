@@ -41,8 +41,8 @@ class SampleTapsAttrs(GridSampleAttrs):
 
 
 def _taps_infer(types: Types, attrs: SampleTapsAttrs) -> Out:
-    """grid [N, out..., rank] as `grid_sample` reads it: indices and weights [rank, taps, N, out...]. An index is -1
-    where the tap lies outside and counts as zero."""
+    """The type rule: grid [N, out..., rank], as `grid_sample` reads it, to indices and weights [rank, taps, N, out...].
+    The index is -1 for a tap outside of the input, which counts as zero."""
     grid = present(types[0])
     rank = static(grid.shape[-1], "the number of coordinates")
     if rank != len(attrs.extents):
@@ -86,8 +86,8 @@ class SampledAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: SampledAttrs) -> Out:
-    """x [N, C, spatial...] or [N, spatial..., C], indices and weights of `lowered.sample_taps`: [N, C, out...] or
-    [N, out..., C]."""
+    """The type rule: x [N, C, spatial...] or [N, spatial..., C], and the indices and weights of `lowered.sample_taps`,
+    to [N, C, out...] or [N, out..., C]."""
     x, index, weight = (present(types[k]) for k in range(3))
     rank, axis = static(index.shape[0], "the number of coordinates"), axis_of(attrs.axis, x.rank)
     static(index.shape[1], "the number of taps")
@@ -107,7 +107,8 @@ def _compute(inputs: Tensors, attrs: SampledAttrs, out: Out) -> tuple[Tensor, ..
         pixel = (*i[:axis], *i[axis + 1 :])
 
         def summed(at: tuple[Expr, ...], inside: Expr) -> Expr:
-            """The sum over the taps of those dimensions for which `at` has no index."""
+            """The weighted sum over the taps of all dimensions, where `at` has the indices of the first dimensions'
+            taps; `inside`: whether these lie in the input."""
             k = len(at)
             if k == rank:
                 point = [i[0], *(maximum(a, 0) for a in at)]

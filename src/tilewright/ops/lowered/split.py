@@ -45,23 +45,23 @@ Tensors = Sequence[Tensor | None]
 Out = tuple[TensorType, ...]
 
 TERMS = {3: ((0, 1), (0, 0), (1, 0)), 6: ((0, 2), (0, 1), (1, 1), (1, 0), (2, 0), (0, 0))}
-"""The pairs of pieces (of the first, of the second factor) that are multiplied, ordered so that consecutive pairs share
-one."""
+"""For each number of terms the pairs (piece of the first factor, piece of the second) that are multiplied, in an order
+in which consecutive pairs share a piece."""
 
 TOGETHER = {3: 3, 6: 5}
-"""How many of the terms are summed together in one pass over the depth. The last of six, which is the largest, has a
+"""For each number of terms how many are summed together in one pass over the depth. The last of six, the largest, has a
 pass of its own after them, so that the small terms do not each round the large sum. With three terms this would gain
 nothing, as the omitted terms are larger."""
 
 
 def passes(terms: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """The terms, grouped by passes over the depth."""
+    """The pairs of pieces of a product of `terms` terms, grouped by passes over the depth."""
     first = TOGETHER[terms]
     return tuple(part for part in (TERMS[terms][:first], TERMS[terms][first:]) if part)
 
 
 def count_of(terms: int) -> int:
-    """The number of pieces of each factor for this many terms."""
+    """The number of pieces into which each factor of a product of `terms` terms is split."""
     return 1 + max(left for left, _ in TERMS[terms])
 
 
@@ -70,7 +70,8 @@ def count_of(terms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PiecesAttrs(Attrs):
-    """The number of pieces; whether their dimension is the first one, or the last but one."""
+    """Attributes of splitting f32 into bf16 pieces: their number, and whether their dimension is the first one or the
+    last but one."""
 
     count: int
     first: bool
@@ -96,7 +97,7 @@ def _pieces_compute(inputs: Tensors, attrs: PiecesAttrs, out: Out) -> tuple[Tens
 
 
 def pieces_of(x: Expr, count: int) -> list[Expr]:
-    """The first `count` pieces of an element, bf16, whose sum approximates it."""
+    """The first `count` pieces of an f32 element: bf16 numbers whose sum approximates it."""
     parts: list[Expr] = []
     for _ in range(count):
         parts.append(cast(x, bf16))
@@ -121,7 +122,8 @@ PIECES = register(OpDef("lowered.pieces", "injective", PiecesAttrs, _pieces_infe
 
 @dataclass(frozen=True, slots=True)
 class MatmulPiecesAttrs(Attrs):
-    """The columns of the result, the rows of a matrix register, the terms of each product."""
+    """Attributes of a product of pieces: the columns of the result, the rows of a matrix register, the terms of each
+    product."""
 
     columns: int
     rows: int
@@ -129,8 +131,9 @@ class MatmulPiecesAttrs(Attrs):
 
 
 def _product_infer(types: Types, attrs: MatmulPiecesAttrs) -> Out:
-    """Pieces `p[..., M, pieces, K]` and panels of them, `[pieces, ..., P, D/group, width, group]` with D at least K, to
-    `[..., M, columns]` of f32. Dimensions of panels between pieces and P are all those of p before M, or none."""
+    """The type rule: pieces `p[..., M, pieces, K]` and panels of them, `[pieces, ..., P, D/group, width, group]` with D
+    at least K, to `[..., M, columns]` of f32. Dimensions of panels between pieces and P are all those of p before M, or
+    none."""
     p, w = present(types[0]), present(types[1])
     fits = attrs.terms in TERMS and w.rank >= 5 and p.rank >= 3 and p.dtype is w.dtype is bf16
     fits = fits and w.shape[1:-4] in ((), p.shape[:-3])
@@ -187,8 +190,8 @@ MATMUL_PIECES = register(
 
 
 LIMIT = 2.0**126
-"""Bound of sums of f32 products up to which the same sums of pieces cannot overflow f32, whose largest number is almost
-2^128."""
+"""If sums of f32 products stay below this bound, the sums of products of their pieces cannot overflow f32, whose
+largest number is almost 2^128."""
 
 
 def _large_infer(types: Types, attrs: Attrs) -> Out:
@@ -231,15 +234,15 @@ class MatmulSplitAttrs(MatmulPiecesAttrs):
     transpose: bool = False
 
     def ordinary(self, rows: int, weights: int) -> tuple[str, Attrs]:
-        """The f32 operator, with its attributes, for factors of these ranks."""
+        """(operator, attributes) of the product in f32, where the factors have the ranks `rows` and `weights`."""
         if weights == rows:
             return "matmul", MatmulAttrs(transpose_b=self.transpose)
         return "lowered.matmul_packed", ColumnsAttrs(as_expr(self.columns))
 
 
 def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
-    """x[..., M, K], its pieces, panels `[P, K, width]` or the factor itself, panels of pieces, and `[n]` to
-    `[..., M, columns]`."""
+    """The type rule: x[..., M, K], its pieces, panels `[P, K, width]` or the second factor itself, panels of pieces,
+    and the flag `[n]`, to `[..., M, columns]`."""
     x, pieces, away = present(types[0]), present(types[1]), present(types[4])
     if away.rank != 1 or x.dtype is not f32 or (*x.shape[:-1], x.shape[-1]) != (*pieces.shape[:-2], pieces.shape[-1]):
         raise ShapeError("the pieces are not of these rows", expected=x, got=f"{pieces}, {away}")
@@ -247,8 +250,8 @@ def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The product by pieces, if there are enough rows and no overflow is possible, and the f32 product for other
-    cases."""
+    """(condition, node) of both versions of a product: by pieces if there are enough rows and no overflow is possible,
+    else in f32."""
     x, pieces, packed, panels, away = node.inputs
     assert x is not None and away is not None and packed is not None
     attrs = node.of(MatmulSplitAttrs)

@@ -72,7 +72,7 @@ CONV_PIECES = register(
 
 
 def versions(node: Node) -> tuple[Version, ...]:
-    """The convolution by pieces, if no overflow is possible, and the f32 convolution for other cases."""
+    """(condition, node) of both versions of a convolution: by pieces if no overflow is possible, else in f32."""
     x, packed, panels, away = node.inputs
     assert away is not None
     split = Node(CONV_PIECES.name, (x, panels), node.outputs, node.attrs)
@@ -81,7 +81,7 @@ def versions(node: Node) -> tuple[Version, ...]:
 
 
 def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindowsAttrs]:
-    """The f32 operator with its attributes."""
+    """(operator, attributes) of the convolution in f32."""
     steps, channels, block = (attrs.strides, attrs.dilations, attrs.pads), attrs.channels, attrs.rows
     if attrs.groups > 1:
         return "lowered.conv_windows", ConvWindowsAttrs(*steps, attrs.groups, channels, out_block=block)

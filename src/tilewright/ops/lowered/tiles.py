@@ -35,14 +35,15 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class MatmulTilesAttrs(Attrs):
-    """The columns of the result, the rows of a matrix register."""
+    """Attributes of a product by matrix instructions: the columns of the result, and the rows of a matrix register."""
 
     columns: int
     rows: int
 
 
 def _matmul_infer(types: Types, attrs: MatmulTilesAttrs) -> Out:
-    """`x[..., M, K]` and panels `w[P, D/group, width, group]`, D at least K, to `[..., M, columns]` of f32 or i32."""
+    """The type rule: `x[..., M, K]` and panels `w[P, D/group, width, group]`, D at least K, to `[..., M, columns]` of
+    f32 or i32."""
     x, w = present(types[0]), present(types[1])
     depth, own = static(w.shape[-3] * w.shape[-1], "the depth"), static(x.shape[-1], "the depth")
     if w.rank != 4 or x.rank < 2 or own > depth or x.dtype.is_float is not w.dtype.is_float:
@@ -84,10 +85,10 @@ MATMUL_TILES = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvTilesAttrs(Attrs):
-    """Attributes of `conv`; channels of the result; pixels of a register; `flat`: whether a register's pixels may
-    continue on the next line. `gathered`: the window, and how many of its lines and columns are laid side by side in
-    the depth of the product; these are all columns, perhaps followed by some with weight 0 (None: only the channels of
-    one pixel). `groups`: of `conv`, each of whole panels."""
+    """Attributes of a convolution by matrix instructions: those of `conv` (with `groups` of whole panels); channels of
+    the result; pixels of a register; `flat`: whether a register's pixels may continue on the next row. `gathered`: the
+    window, and how many of its rows and columns are side by side in the depth of the product: all columns, perhaps
+    followed by some with weight 0. Without it the depth has only the channels of one pixel."""
 
     strides: Ints
     dilations: Ints
@@ -100,9 +101,9 @@ class ConvTilesAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
-    """Blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]` with D at least a group's
-    channels in x's blocks, or what is gathered of them (kh are groups of lines then, kw is 1), and a zero point `[]` of
-    x's type or none, to blocks as wide as the panels, of i32 or f32."""
+    """The type rule: blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]`, and a zero
+    point `[]` of x's type or none, to blocks as wide as the panels, of i32 or f32. D is at least a group's channels in
+    x's blocks, or the number of elements gathered (then kh counts groups of rows, and kw is 1)."""
     x, w = present(types[0]), present(types[1])
     channels = static(x.shape[1] * x.shape[4], "channels") if x.rank == 5 else 0
     window: Sequence[Expr] = w.shape[2:4]
@@ -130,16 +131,17 @@ def chosen(which: Expr, values: Sequence[Expr]) -> Expr:
 
 
 def together(lines: int) -> int:
-    """The number of lines (or registers of a flat product) rounded up to an even one, so that two share weights, if
-    that adds no more than a seventh."""
+    """`lines`, rounded up to an even number if that adds no more than a seventh: two rows (or registers of a flat
+    product) then share each load of weights."""
     return lines if lines < 7 else lines + lines % 2
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One direction (height or width) of the copied image: elements at steps of `stride` are contiguous, separately for
-    each of `phases` offsets. A pixel of the output reads up to `reach` elements after its own. Of the `length` elements
-    that are read, the last `shared` ones are padding that the first ones of the next line can provide."""
+    """The copy of an image along one direction (height or width). Elements at steps of `stride` are contiguous,
+    separately for each of `phases` offsets. A pixel of the output reads up to `reach` elements after its own. Of the
+    `length` elements that are read, the last `shared` ones are padding that the first ones of the next row can
+    provide."""
 
     phases: int
     reach: int
@@ -148,13 +150,14 @@ class Side:
 
 
 def phases_of(window: int, stride: int, dilation: int) -> int:
-    """The number of offsets modulo the stride at which windows read: element `f` of a window belongs to phase `f %
-    phases`."""
+    """The number of different offsets, modulo the stride, at which windows read: element `f` of a window belongs to
+    phase `f % phases`."""
     return 1 if window == 1 or dilation % stride == 0 else min(stride, (window - 1) * dilation + 1)
 
 
 def _side(size: int, out: int, window: int, stride: int, dilation: int, before: int) -> Side:
-    """The direction of an image of `size` elements, `before` of padding in front, and an output of `out` elements."""
+    """The `Side` of an image of `size` elements with `before` elements of padding in front, for `out` elements of the
+    output."""
     outer, phases = (window - 1) * dilation, phases_of(window, stride, dilation)
     length = out + outer // stride
     first = max(0, -(-(before - phases + 1) // stride))
@@ -218,10 +221,13 @@ def convolution(
     terms: Sequence[tuple[int, int]] = (),
     pieces_of: Pieces | None = None,
 ) -> tuple[Tensor, ...]:
-    """The input is copied with channels innermost and with padding, each phase of the strides separately, so that
+    """The convolution as a product over pixels, in stages.
+
+    The input is copied with channels innermost and with padding, each phase of the strides separately, so that
     neighbouring pixels of the output read neighbours of the copy. Pixels of the product that lie outside of the output
     are dropped. `terms`: pairs of pieces that are multiplied; a pixel's pieces are adjacent, those of weights are in
-    their second dimension."""
+    their second dimension.
+    """
     x, w, (type,) = need(inputs[0]), need(inputs[1]), out
     zero = inputs[2][()] if len(inputs) > 2 and inputs[2] is not None else const(0, x.dtype)
     panels, _, height, width, steps, lanes, group = w.shape
@@ -284,8 +290,7 @@ def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, 
 
 
 def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
-    """`x[N, 1, H, W, C]` padded; for each line and column of the output, the elements that are gathered into the
-    depth."""
+    """`x[N, 1, H, W, C]` padded, with the elements that each row and column of the output gathers into the depth."""
     kh, kw, lines, columns = attrs.gathered
     (dh, dw), (top, left, bottom, right) = attrs.dilations, attrs.pads
     height, width = x.shape[2] + top + bottom, x.shape[3] + left + right
