@@ -268,7 +268,8 @@ class BuiltFunction(Called):
 
     @property
     def _needs(self) -> str:
-        """The remark about sizes that a reader of the text needs to know."""
+        """Comment lines for the program's text: conditions on sizes under which all accesses are inside of their
+        buffers."""
         return "".join(f"// Needs {needed(a)}, else {a}\n" for a in self._sizes.accesses)
 
     def _refuse_unknown(self, accesses: Sequence[Access]) -> None:
@@ -333,7 +334,7 @@ class BuiltFunction(Called):
         )
 
     def _entry(self) -> Callable[..., None]:
-        """The function that a call runs: the native entry itself if nothing is left to check."""
+        """The function that calls run: the native one itself if nothing about its arguments must be checked first."""
         if self.native is None:
             return self._refuse
         derived = any(as_int(d) is None and not isinstance(d, Var) for p in self._params for d in p.shape)
@@ -360,7 +361,7 @@ class BuiltFunction(Called):
         )
 
     def _within_bounds(self, *arrays: Any) -> None:
-        """Run the checking version, and raise CallError for the first access that was out of bounds."""
+        """Run the version that checks each access. Raises CallError for the first access outside of its buffer."""
         if len(arrays) != len(self._params):
             names = ", ".join(p.name for p in self._params)
             raise CallError("wrong number of arguments", where=self.func.name, expected=names, got=len(arrays))
@@ -377,7 +378,8 @@ class BuiltFunction(Called):
             )
 
     def _checked(self, *arrays: Any) -> None:
-        """Run after converting numbers to arrays and checking dimensions that are expressions."""
+        """Run after checking shapes, with numbers as arrays without dimensions; if sizes do not prove all accesses to
+        be inside, the checking version runs."""
         values: dict[Var, Expr] = {}
         arguments = arrays
         if self._views and len(arrays) == len(self.func.params):
@@ -403,8 +405,8 @@ class BuiltFunction(Called):
         self.native(*arrays, *(np.empty((0, as_int(values[v]) or 0), np.bool_) for v in self._said if v in values))
 
     def _outside(self, arrays: Sequence[Any], values: dict[Var, Expr]) -> tuple[Outside, ...]:
-        """The accesses that sizes and numbers do not prove to be inside. Raises CallError for those proven to be
-        outside."""
+        """The accesses that `values`, of sizes and scalars, do not prove to be inside of their buffers. Raises
+        CallError for those that are outside."""
         numbers = {b: x for b, x in zip(self.func.params, arrays, strict=True) if not b.shape}
         scalars = {v: const(as_numpy(numbers[b], b.name).item(), b.dtype) for b, v in self._sizes.scalars}
         values = values | scalars
@@ -419,7 +421,7 @@ class BuiltFunction(Called):
         return result
 
     def _out_of_bounds(self, outside: Outside) -> CallError:
-        """The error for an access that would be outside, with the values of its index."""
+        """The error for an access outside of its buffer, with the range of its index."""
         a = outside.access
         needs = "" if requirement(a) is None else f", which needs {needed(a)}"
         return CallError(
@@ -430,15 +432,15 @@ class BuiltFunction(Called):
         )
 
     def _refuse_outside(self, outside: Iterable[Outside]) -> None:
-        """Raise CallError listing all these accesses."""
+        """Raise CallError that lists these accesses, if there are any."""
         problems = Problems()
         for each in outside:
             problems.add(self._out_of_bounds(each))
         problems.raise_if_any(where=self.func.name, kind=CallError)
 
     def _careful(self, unsure: Sequence[Outside]) -> BuiltFunction:
-        """The function that looks at each access: for calls whose sizes do not prove that all are inside. Raises
-        CallError where there is none."""
+        """The version of the function that checks each access. Raises CallError, about the accesses `unsure`, if it
+        cannot be compiled."""
         try:
             return self._checking
         except CompileError as error:
@@ -451,7 +453,8 @@ class BuiltFunction(Called):
 
 
 def _views(func: PrimFunc, tensors: Mapping[str, te.Tensor]) -> tuple[te.Tensor | None, ...]:
-    """The tensors of the parameters, if some have strides. Raises CompileError for those whose memory was changed."""
+    """The tensors for parameters that are strided views; () if there are none. Raises CompileError if their memory
+    layout was changed by the schedule."""
     views = tuple(tensors.get(p.name) for p in func.params)
     for p, t in zip(func.params, views, strict=True):
         if t is not None and t.strides is not None and p.shape != te.memory_shape(t):

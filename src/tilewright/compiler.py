@@ -142,8 +142,8 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
 
 
 def _file(model: Any, example: Any, options: CompileOptions, log: PassLog) -> ModelFile | None:
-    """The model's file, if its import depends only on the file and stated sizes, so that it may be skipped; else
-    None."""
+    """The model's file, if the import depends on the file and stated sizes only, so that a stored result may replace
+    it; else None."""
     watched = log.level or log.wants_all or options.require_records or collecting.active() is not None
     others = (example, options.params, options.state, options.ragged)
     if watched or options.machine.accelerator or any(x is not None for x in others) or not is_onnx_file(model):
@@ -154,7 +154,7 @@ def _file(model: Any, example: Any, options: CompileOptions, log: PassLog) -> Mo
 
 
 def _known(file: ModelFile, options: CompileOptions) -> Program | None:
-    """The program of a file that was compiled before, from the cache and without an import; else None."""
+    """The program of a file that was compiled before, found in the cache without importing the file; else None."""
     known, target, choices = file.known(), options.machine, options.passes
     if known is None:
         return None
@@ -280,7 +280,7 @@ memory cannot hold."""
 
 
 def _all(passes: Sequence[tuple[str, Callable[[Graph], Graph]]], graph: Graph) -> Graph:
-    """The graph after all these passes, applied in order."""
+    """`graph` after all of these passes, in order."""
     for _, function in passes:
         graph = function(graph)
     return graph
@@ -355,7 +355,8 @@ def passed(graph: Graph, target: Target, options: Options = DEFAULTS, records: R
 
 
 def _source(graph: Graph, weights: Weights, interface: Interface) -> Source:
-    """A graph with its weights, as they are compiled."""
+    """The graph and weights in the form that is compiled: assumptions are folded, large constants become parameters,
+    and sizes that data decides become outputs."""
     model = graph = fold_assumptions(graph, _named(interface))
     others = (*interface.ignored, *(name for pair in (*interface.tied, *interface.folded) for name in pair[:1]))
     graph, constants = hoist_constants(lift_constants(graph), others)
@@ -374,7 +375,7 @@ def _source(graph: Graph, weights: Weights, interface: Interface) -> Source:
 
 
 def _compile(source: Source, target: Target, log: PassLog, options: Options) -> Program:
-    """The program of a source, from the cache if it was compiled before, else compiled now."""
+    """The program of `source`: from the cache if it was compiled before, else compiled now."""
     if log.dumps:
         check_names(log, [name for names in pass_names(target, options).values() for name in names])
     retained = ProgramCache(source.workload(), target, options)
@@ -394,8 +395,8 @@ def _compile(source: Source, target: Target, log: PassLog, options: Options) -> 
 def _rebuilt(
     source: Callable[[], Source], target: Target, options: Options
 ) -> Callable[[Iterable[RecordUse]], Program]:
-    """A function that makes a cached program again with the records that it was made with, for texts that are not
-    stored."""
+    """A function that compiles `source` again with the decisions of these tuning records, to produce texts that were
+    not stored."""
     settings = forced_settings()
 
     def rebuilt(known: Iterable[RecordUse]) -> Program:
@@ -406,14 +407,16 @@ def _rebuilt(
 
 
 def _with_weights(program: Program, weights: Weights, source: Callable[[], Source]) -> Program:
-    """A program with its weights, and with its texts for other compilers, which are made when they are asked for."""
+    """`program` with the weights that it needs, and with texts for other compilers, which are generated when they are
+    requested."""
     exported = {name: partial(_exported, name, source) for name in ("stablehlo", "linalg")}
     texts = {**program.texts, **exported}
     return replace(program, texts=texts, weights={p.name: weights[p.name] for p in program.manifest.params})
 
 
 def _collected(structure: str, target: Target) -> AbstractContextManager[Context | None]:
-    """A context that lists decisions, if they are to be collected and were not collected before; else None."""
+    """A context in which decisions are listed, if a collector wants those of this program and lacks them; else one that
+    does nothing."""
     collector, outer = collecting.active(), current()
     if collector is None or (outer is not None and (outer.forced or outer.listing)):  # a tuner's candidates
         return nullcontext()
@@ -423,7 +426,7 @@ def _collected(structure: str, target: Target) -> AbstractContextManager[Context
 
 
 def _build(source: Source, target: Target, log: PassLog, options: Options) -> Program:
-    """Compile the program of a source, without weights."""
+    """The program of `source`, compiled now, without weights."""
     stage = graph_stage()
     names = source.names
     graph = run_passes(source.graph, graph_passes(target, options), stage, log)
@@ -459,7 +462,8 @@ def _build(source: Source, target: Target, log: PassLog, options: Options) -> Pr
 def _recomputed(
     part: Part, names: Interface, target: Target, budget: str | int
 ) -> tuple[tuple[Call, ...], Mapping[Value, Place]]:
-    """The calls of a program with values recomputed to fit a memory budget, and the places of its values."""
+    """(calls, places of values) of a program, with some values computed again later, so that memory stays within
+    `budget`."""
     from tilewright.transform.recompute import recompute  # which few compiles need
 
     graph = part.graph
@@ -488,7 +492,7 @@ def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _named(interface: Interface) -> set[str]:
-    """The symbols that an interface refers to."""
+    """The names of symbols to which `interface` refers."""
     ragged, state = interface.ragged, interface.state
     rows = () if state is None else (name for _, names in state.rows for name in names)
     return {divided(name)[0] for name in (*rows, *(() if ragged is None else (ragged.rows,)))}
@@ -515,8 +519,8 @@ PAST_CACHES = 2
 
 
 def _read_deferred(run: Graph, target: Target) -> int | None:
-    """From how many bytes on results are written past the caches: the next call, which reads them where they are what
-    it goes on from, finds them there only if all that a call touches leaves them room."""
+    """From how many bytes on results of `run` are written with stores past the caches, for a program that touches more
+    than these hold: the next call would not find them there. None: never."""
     return target.l2 if level(touched(run), target) == "memory" else None
 
 
@@ -530,13 +534,13 @@ def _exported(dialect: str, source: Callable[[], Source]) -> str:
 
 
 def _with_created(prepare: Graph, created: tuple[Node, ...]) -> Graph:
-    """The `prepare` graph that also computes these nodes as outputs."""
+    """The `prepare` graph extended by the nodes `created`, whose results are outputs."""
     outputs = tuple(n.output for n in created if n.op != "constant")
     return replace(prepare, nodes=(*prepare.nodes, *created), outputs=(*prepare.outputs, *outputs))
 
 
 def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Graph:
-    """`run` reading `new` parameters where it read `old` ones (copies made so that each has its own memory)."""
+    """The `run` graph, which reads the parameters `new` in place of `old`."""
     renamed = {a: b for a, b in zip(old, new, strict=True) if a != b}
     if not renamed:
         return run

@@ -122,14 +122,14 @@ def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
 
 
 def marked_digest(root: Path) -> str:
-    """A digest of all files of a package by their marks alone, without reading them: two installations of one source
-    have two, and what one has stored the other does not find. Where a change is a few seconds old at most, that of
-    their text."""
+    """A digest of all files of a package by names, sizes and times, without reading them; it differs between
+    installations. If a file changed within the last seconds, a digest of the contents."""
     return _marks_digest(root, ()) or source_digest(root, ())
 
 
 def _marks_digest(root: Path, unrelated: Collection[str]) -> str | None:
-    """A digest of the names, sizes, times and places of a package's files; None where one changed just now."""
+    """A digest of names, sizes, times and inodes of a package's files; None if one of them changed within the last
+    seconds."""
     marks = [
         (name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root, unrelated)
     ]
@@ -149,8 +149,8 @@ def llvm_version() -> str:
 
 
 def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
-    """A digest of the names and contents of a package's files, without the folders in `unrelated` but with
-    `RELATED`."""
+    """A digest of the names and contents of a package's Python files, without the folders in `unrelated`, except the
+    files in `RELATED`."""
     digest = blake2b(digest_size=16)
     for name in sorted((name for name, _ in _counted(root, unrelated)), key=lambda name: name.split("/")):
         with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
@@ -161,7 +161,8 @@ def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
 
 
 def _counted(root: Path, unrelated: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """The Python files of a package that are digested, by relative name, with their stat results."""
+    """(relative name, stat result) of each Python file of a package, without the folders in `unrelated`, except the
+    files in `RELATED`."""
     for name in RELATED if unrelated else ():
         with suppress(FileNotFoundError):
             yield name, os.stat(f"{root}/{name}")

@@ -79,7 +79,8 @@ def compile_part(
     expect(len(kernels))
 
     def noted(kernel: KernelCall) -> KernelCall:
-        """The call with notes about inputs that outputs may overwrite and about the caches; unchanged on a GPU."""
+        """`kernel`, with notes about outputs that may overwrite inputs, and about caches that its weights and results
+        do not fit; unchanged on a GPU."""
         if compiler.target.gpu is not None:
             return kernel
         return with_nonresident_weights(with_outputs_noted(kernel, deferred), weights, away, compiler.target)
@@ -109,8 +110,8 @@ def compile_part(
 def _grouped(
     graph: Graph, name: str, target: Target, inside: Callable[..., bool], log: PassLog, names: Set[str] | None
 ) -> tuple[Graph, list[Group], dict[Value, Place], tuple[Node, ...]]:
-    """The groups of a graph that become kernels; the graph with the parameters that they gained, where views lie, and
-    the nodes that compute those. `names`: no other value may have one of them; None: kernels share no numbers."""
+    """(graph with the parameters that kernels gained, groups of nodes that become kernels, places of views, nodes that
+    compute those parameters). With `names`, those that are used, kernels share constants; None: they do not."""
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     groups = log.run(f"store codes {name}", store_codes, groups, target, frozenset(graph.outputs))
     groups = log.run(f"rematerialize {name}", rematerialize_cheap, groups, frozenset(graph.outputs))
@@ -128,7 +129,7 @@ def _grouped(
 
 
 def _region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:
-    """The calls of a loop or a branch. `path` is the prefix of its kernels' names."""
+    """The kernel calls of a loop or branch, flattened. Names of its kernels begin with `path`."""
     names = names_of(graph)
     while any(name.startswith(path) for name in names):
         path += "_"

@@ -39,8 +39,8 @@ DERIVED = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A file that was compiled before: its bytes, the workload of its program (`programs.Source`), and the arrays of
-    its parameters."""
+    """A model file that was compiled before: its bytes, the key of its program (`programs.Source`), and its
+    parameters."""
 
     data: bytes
     workload: str
@@ -74,7 +74,7 @@ class ModelFile:
         return ModelFile(path, f"file-{blake2b(inputs.encode(), digest_size=16).hexdigest()}")
 
     def known(self) -> Known | None:
-        """The entry, if it was made from the file's present bytes."""
+        """The stored entry, if it is for the present contents of the file; else None."""
         entry = ObjectCache().get(self.key)
         if entry is None:
             return None
@@ -94,8 +94,8 @@ class ModelFile:
 
     @staticmethod
     def wants(data: bytes, nodes: int) -> bool:
-        """Whether a file with these bytes and number of nodes should have an entry: the import read nothing else, and
-        takes longer than a digest of the bytes."""
+        """Whether to store an entry for a file with these bytes: it refers to no other files, and has so many nodes
+        that importing it takes longer than a digest of the bytes."""
         return 0 < len(data) <= NODE * nodes and b"location" not in data
 
     def put(self, data: bytes, workload: str, weights: Mapping[str, Array]) -> None:

@@ -35,7 +35,8 @@ def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr]) -> dict[Expr, Expr]:
 
 
 def _leading_to(e: Expr, leaves: set[Expr]) -> set[Expr]:
-    """The parts of `e` that depend on a leaf: floating point values, outside of conditions and indices."""
+    """The subexpressions of `e` through which its value depends on a leaf: floating-point ones, outside of conditions
+    and indices."""
     memo: dict[Expr, bool] = {}
 
     def go(node: Expr) -> bool:
@@ -57,7 +58,7 @@ def _differentiable(node: Op) -> tuple[Expr, ...]:
 
 
 def _parents_first(e: Expr, wanted: set[Expr]) -> Sequence[Expr]:
-    """The wanted parts, each after all operators that it is an argument of."""
+    """The subexpressions of `e` in `wanted`, ordered so that each comes after all operators that use it."""
     order: list[Expr] = []
     seen: set[Expr] = set()
 
@@ -75,8 +76,8 @@ def _parents_first(e: Expr, wanted: set[Expr]) -> Sequence[Expr]:
 
 
 def _parts(node: Op, flow: Expr, asked: Sequence[bool]) -> Sequence[Expr | None]:
-    """The gradient of each argument for which `asked` is true, if `flow` is that of the operator's result; None for the
-    others."""
+    """The gradients of `node`'s arguments, where `flow` is the gradient of its result; None for arguments whose entry
+    in `asked` is false."""
     if node.name == "select":
         zero = const(0, node.dtype)
         yes = select(node.args[0], flow, zero) if asked[1] else None

@@ -75,8 +75,8 @@ class Analyzer:
         self._state(facts, ())
 
     def also(self, fact: Expr) -> Analyzer:
-        """An analyzer that knows one more fact: equal to a new analyzer with all facts, but without simplifying the old
-        ones again."""
+        """A new analyzer that also knows `fact`. It reuses what this one has cached, instead of simplifying all facts
+        again."""
         result = Analyzer(self.extents)
         before = self._stated
         if before is not None:
@@ -86,7 +86,7 @@ class Analyzer:
         return result
 
     def _state(self, facts: Iterable[Expr], before: tuple[Form, ...]) -> None:
-        """Add facts to those that were simplified before."""
+        """Add `facts`, conditions, to those in `before`, forms that are known to be nonnegative."""
         known = (*before, *(f for fact in facts for f in compare.nonnegative_forms(self, self.simplify(fact))))
         if self._simple:
             copies = dict(self._forms), dict(self._simple), dict(self._ranges), dict(self._divisors)
@@ -105,7 +105,8 @@ class Analyzer:
         return len(self._simple) + len(self._forms)
 
     def refutes(self, form: Form) -> bool:
-        """Whether `form` is negative at some point where the facts hold, so that `form >= 0` cannot be proven."""
+        """Whether `form` is negative at one of the sample points where the facts hold, so that a proof of `form >= 0`
+        need not be tried."""
         known = self._points.get(self.facts != ())
         if known is None:
             known = self._points[self.facts != ()] = points.some(self.extents, self.facts)
@@ -180,7 +181,8 @@ class Analyzer:
         return ({e: 1}, 0)
 
     def atom_form(self, e: Expr) -> Form:
-        """The form of an expression that is simplified already."""
+        """The linear form of a simplified expression: itself as an atom, unless it is a sum, product, quotient or
+        remainder."""
         if type(e) is Const:
             return ({}, e.value)
         if type(e) is Op and e.name in ("add", "sub", "mul", "floordiv", "mod", "neg"):
@@ -235,7 +237,7 @@ class Analyzer:
         return e if replaced is None else self.simplify(replaced)
 
     def _decide(self, e: Op) -> Expr | None:
-        """A comparison of integers decided by the ranges of its sides."""
+        """The truth of a comparison of integers, if the ranges of its sides decide it; else None."""
         a, b = e.args
         if not a.dtype.is_int:
             return None
@@ -243,7 +245,8 @@ class Analyzer:
         return compare.decide(e.name, difference)
 
     def _cast(self, e: Op, x: Expr) -> Expr:
-        """Casts compose: `T -> U -> V` is `T -> V` when U holds every value of T (and wrapping to V is the same)."""
+        """The cast of `x` to the type of `e`, where two casts become one: `T -> U -> V` is `T -> V` if U holds all
+        values of T, or if wrapping makes no difference."""
         target = e.dtype
         if type(x) is Op and x.name == "cast":
             source, middle = x.args[0].dtype, x.dtype
@@ -255,7 +258,7 @@ class Analyzer:
     # -- ranges -------------------------------------------------------------------------------------------------
 
     def unbounded(self, atom: Expr) -> bool:
-        """Whether data determines an i64 atom, so that it may be any number."""
+        """Whether the atom's value depends on data without any bound."""
         if type(atom) is Var:
             return False
         done = self._unbounded.get(atom)
@@ -264,7 +267,7 @@ class Analyzer:
         return done
 
     def of_data(self, atom: Expr) -> bool:
-        """Whether an expression reads memory."""
+        """Whether an expression contains loads."""
         done = self._of_data.get(atom)
         if done is None:
             done = self._of_data[atom] = any(type(e) is Load for e in walk_expr(atom))
@@ -311,8 +314,8 @@ class Analyzer:
         return result if inside and limits.contains(result.hi or 0) else limits
 
     def _unwrapped(self, e: Op, interval: Interval) -> Interval:
-        """The interval of an i64 operator if it does not wrap; the unbounded interval if it depends on data and may
-        wrap."""
+        """`interval`, that of an i64 operator `e` without wrapping, if the operator does not wrap; the unbounded
+        interval if it depends on data and may."""
         lo, hi = interval
         wraps = (lo is not None and lo < i64.min) or (hi is not None and hi > i64.max)
         if not wraps and (e.name not in _MAY_WRAP or (lo is not None and hi is not None)):
@@ -342,8 +345,8 @@ class Analyzer:
         return EVERYTHING
 
     def _quotient_range(self, x: Expr, d: int) -> Interval:
-        """The interval of `x // d`. If the least value of x's range is excluded by a known divisor of x, the next
-        multiple of that counts."""
+        """The interval of `x // d`. If a known divisor excludes the lower end of x's range, the next multiple of it
+        counts: for x in 1..10 and even, x // 2 is at least 1."""
         bounds = self.bounds(x)
         result = interval.floordiv(bounds, Interval(d, d))
         if bounds.lo is None or bounds.lo % d == 0 or x.dtype is not i64 or not self.divides(d, self.form(x)):
@@ -351,7 +354,7 @@ class Analyzer:
         return interval.intersect(result, Interval(bounds.lo // d + 1, None))
 
     def divisor(self, atom: Expr) -> int:
-        """A number that divides every value of an atom (0 divides only 0)."""
+        """An integer that divides all values of an atom; 0 if all are 0."""
         done = self._divisors.get(atom)
         if done is None:
             done = self._divisors[atom] = self._divisor(atom)
@@ -379,7 +382,7 @@ class Analyzer:
         return 1
 
     def form_divisor(self, form: Form) -> int:
-        """A number that divides every value of a form."""
+        """An integer that divides all values of a form."""
         common = form[1]
         for atom, c in form[0].items():
             common = gcd(common, c * self.divisor(atom))

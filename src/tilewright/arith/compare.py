@@ -35,7 +35,8 @@ _STEPS = 120
 
 
 def decide(name: str, difference: Interval) -> Const | None:
-    """The truth of `a <name> b` from the range of `a - b`, or None."""
+    """The truth of the comparison `name` of two integers whose difference lies in this interval; None if that does not
+    decide it."""
     lo, hi = difference
     match name:
         case "lt":
@@ -97,7 +98,8 @@ def inequality(an: Analyzer, slack: Form) -> Expr:
 
 
 def _drop_low_part(an: Analyzer, terms: dict[Expr, int], constant: int) -> tuple[dict[Expr, int], int]:
-    """`g*a + b + k >= 0` with `0 <= b + (k mod g) < g` is `a + k // g >= 0`: the inner loop of a split drops out."""
+    """(terms, constant) of an inequality `>= 0`, simplified: `g*a + b + k >= 0` with `0 <= b + (k mod g) < g` is `a + k
+    // g >= 0`. So the inner variable of a split loop disappears."""
     if len(terms) < 2:
         return terms, constant
     for g in sorted({abs(c) for c in terms.values()} - {1}, reverse=True):
@@ -133,8 +135,8 @@ def _equality(an: Analyzer, name: str, difference: Form) -> Expr:
 
 
 def _wrapped_equality(an: Analyzer, name: str, difference: Form) -> Expr:
-    """`difference == 0` modulo 2**64: parity decides it for an even sum and an odd number, but `2*x == 2*y` may not be
-    divided by 2."""
+    """The expression of `difference == 0` (or != 0) modulo 2**64. An odd constant decides it for a sum that is always
+    even, but `2*x == 2*y` must not be divided by 2."""
     terms, constant = difference
     constant -= ((constant >> 63) + 1 >> 1) << 64
     if not terms:
@@ -145,7 +147,7 @@ def _wrapped_equality(an: Analyzer, name: str, difference: Form) -> Expr:
 
 
 def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
-    """Forms that are at least 0 where a simplified condition holds."""
+    """The linear forms that are at least 0 wherever a simplified condition holds; [] if there are none."""
     if type(condition) is not Op:
         return []
     a, b = condition.args[0], condition.args[-1]
@@ -212,7 +214,8 @@ def _nonnegative(an: Analyzer, form: Form, depth: int) -> bool:
 
 
 def _from_facts(an: Analyzer, facts: tuple[Form, ...], form: Form, depth: int) -> bool:
-    """`form - k*fact >= 0` for a fact and the k > 0 that cancels a term they share."""
+    """Whether some fact proves `form >= 0`: a multiple k > 0 of it is subtracted so that a common term cancels, and the
+    rest is proven nonnegative."""
     for fact in facts:
         ratios = {form[0][t] // c for t, c in fact[0].items() if t in form[0] and form[0][t] % c == 0}
         for k in sorted(ratios):
@@ -225,7 +228,8 @@ def _from_facts(an: Analyzer, facts: tuple[Form, ...], form: Form, depth: int) -
 
 
 def _split_symbol(an: Analyzer, form: Form) -> bool:
-    """Where two quotients of one symbol meet, as in `(n + 7)//8 - n//8`, try `n = 8*q + r` with r in 0..7."""
+    """Whether `form >= 0` is proven by splitting a symbol: where several quotients of n by 8 occur, as in `(n + 7)//8 -
+    n//8`, n is replaced by `8*q + r` with r in 0..7."""
     divided = [
         (atom.args[0], atom.args[1].value)
         for atom in form[0]
@@ -250,8 +254,8 @@ def _split_symbol(an: Analyzer, form: Form) -> bool:
 
 
 def _independent(an: Analyzer, form: Form) -> bool:
-    """True if the interval is exact, so that no other method can prove more: variables whose ranges do not depend on
-    others."""
+    """Whether the form's interval is exact, so that no other method can prove more: its variables have constant, hence
+    independent, extents."""
     return all(type(atom) is Var and type(an.extents.get(atom, ONE)) is Const for atom in form[0])
 
 
@@ -284,7 +288,7 @@ def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
 
 
 def _variables_of(atom: Expr) -> tuple[Var, ...]:
-    """The variables among an atom's factors."""
+    """The variables among the factors of an atom."""
     if type(atom) is Var:
         return (atom,)
     if type(atom) is not Op or atom.name != "mul":
@@ -346,7 +350,8 @@ def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
 
 
 def _exact_quotient(an: Analyzer, atom: Op, rest: Form, c: int, depth: int) -> bool:
-    """With d > 0: `x // d <= r` is `x < (r + 1)*d`, and `x // d >= -r` is `x + r*d >= 0`."""
+    """Whether `atom`, a quotient `x // d`, times `c` (1 or -1), plus `rest`, is proven to be nonnegative, for d > 0: `x
+    // d + r >= 0` is `x + r*d >= 0`, and `x // d <= r` is `x < (r + 1)*d`."""
     x, d = an.form(atom.args[0]), an.form(atom.args[1])
     least = an.form_range(d).lo
     if least is None or least <= 0:

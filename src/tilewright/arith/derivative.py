@@ -83,7 +83,8 @@ def _sign(x: Expr) -> Expr:
 
 
 def _extremum(a: Expr, b: Expr, first: Expr) -> Sequence[Expr]:
-    """The gradient of `min` and `max`: one for the selected argument, a half for each if they are equal."""
+    """The derivatives of `min` or `max` by both arguments: 1 for the selected one (`first`: the condition that it is
+    `a`), 1/2 for each if they are equal."""
     same = call("eq", a, b)
     half, one, zero = _c(0.5, a), _c(1, a), _c(0, a)
     share = select(same, half, select(first, one, zero))
@@ -91,8 +92,8 @@ def _extremum(a: Expr, b: Expr, first: Expr) -> Sequence[Expr]:
 
 
 def _pow(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
-    """The gradient of `pow`: for a zero exponent the base has slope zero, even at zero; for a zero base the exponent
-    has none."""
+    """The derivatives of `pow` by base and exponent: that by the base is zero for a zero exponent, even at zero; that
+    by the exponent is zero for a zero base."""
     x, y = args
     by_base = select(call("eq", y, _c(0, y)), _c(0, x), y * call("pow", x, y - _c(1, y)))
     flat = call("eq", x, _c(0, x)) & (y >= _c(0, y))

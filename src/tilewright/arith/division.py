@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 def floordiv(an: Analyzer, a: Form, b: Form) -> Form:
-    """`a // b`."""
+    """The linear form of `a // b`, rounded down."""
     return _symbolic(an, "floordiv", a, b) if b[0] else floordiv_const(an, a, b[1])
 
 
 def mod(an: Analyzer, a: Form, b: Form) -> Form:
-    """`a % b`."""
+    """The linear form of `a % b`, the remainder of floor division."""
     return _symbolic(an, "mod", a, b) if b[0] else mod_const(an, a, b[1])
 
 
@@ -63,7 +63,8 @@ def floordiv_const(an: Analyzer, a: Form, d: int) -> Form:
 
 
 def _split(an: Analyzer, a: Form, d: int) -> tuple[Form, Form]:
-    """`(q, r)` with `a = d*q + r`: the terms that d divides, and the others."""
+    """`(q, r)` with `a = d*q + r`, for a constant d: q has the terms that d divides, with the whole part of other
+    coefficients, and r what remains."""
     quotient: Form = ({}, a[1] // d)
     rest: dict[Expr, int] = {}
     for atom, c in a[0].items():
@@ -82,7 +83,8 @@ def _split(an: Analyzer, a: Form, d: int) -> tuple[Form, Form]:
 
 
 def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
-    """`atom / d`, known to be an integer: in a product each factor, in order, is divided by as much of d as it can."""
+    """The form of `atom / d`, where d is known to divide it: in a product each factor, in order, is divided by as much
+    of d as divides it."""
     parts = forms.factors(atom)
     if len(parts) > 1:
         left = d
@@ -99,7 +101,8 @@ def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
 
 
 def _common_part(an: Analyzer, r: Form, d: int) -> tuple[int, Form, Form] | None:
-    """The largest `(g, a, b)` with `r = g*a + b`, g dividing d, and b inside one period of g (moved to start at 0)."""
+    """`(g, a, b)` with `r = g*a + b` for the largest g that divides d, where b stays within one period of g, 0 <= b <
+    g; None if there is none."""
     for g in sorted({gcd(c, d) for c in r[0].values()} - {1}, reverse=True):
         low = ({x: c for x, c in r[0].items() if c % g}, r[1])
         t = _period(an, low, g)
@@ -109,7 +112,7 @@ def _common_part(an: Analyzer, r: Form, d: int) -> tuple[int, Form, Form] | None
 
 
 def _period(an: Analyzer, r: Form, d: int) -> int | None:
-    """The t with `t*d <= r < (t+1)*d` wherever the analyzer's facts hold; None if no such t is known."""
+    """The t for which `t*d <= r < (t+1)*d` is proven, so that `r // d` is t; None if no t is."""
     lo, hi = an.form_range(r)
     if lo is None:
         return None
@@ -175,7 +178,8 @@ def mod_const(an: Analyzer, a: Form, d: int) -> Form:
 
 
 def _symbolic(an: Analyzer, name: str, a: Form, b: Form) -> Form:
-    """With `a = b*q + r`: q and r if `0 <= r < b` can be proven, `q + r // b` or `r % b` if only `b > 0` can."""
+    """The form of `a // b` or `a % b` (by `name`) for a symbolic b. With `a = b*q + r` by polynomial division they are
+    q and r if `0 <= r < b` is proven, else `q + r // b` and `r % b` if b > 0 is."""
     divisor = forms.to_expr(b)
     if may_wrap(an, a) or may_wrap(an, b):
         return ({Op(name, (forms.to_expr(a), divisor)): 1}, 0)
@@ -194,7 +198,7 @@ def _symbolic(an: Analyzer, name: str, a: Form, b: Form) -> Form:
 
 
 def _times_even_part(an: Analyzer, a: Form, b: Expr) -> int | None:
-    """The number `c*d` where a is `c*x` and b is `x // d`, d divides x, and x > 0; None for others."""
+    """`c*d` if a is `c*x` and b is `x // d`, where d divides x and x > 0: then it is `a // b`. None otherwise."""
     x, d, m = _digit(b)
     if m is not None or d == 1 or not a[0]:
         return None
@@ -208,7 +212,8 @@ def _times_even_part(an: Analyzer, a: Form, b: Expr) -> int | None:
 
 
 def _divide_polynomial(a: Form, b: Form) -> Form:
-    """The quotient by b's leading term (the one with most factors), term by term."""
+    """The quotient of polynomials a and b, without remainder: every term of a that b's leading term (that with the most
+    factors) divides."""
     lead, c = max(b[0].items(), key=lambda t: (len(forms.factors(t[0])), -abs(t[1]), forms.order(t[0])))
     by = forms.factors(lead)
     quotient = ZERO
@@ -256,7 +261,8 @@ def _leading(term: tuple[Expr, int]) -> tuple[int, list[str]]:
 
 
 def merge_digits(an: Analyzer, a: Form) -> Form:
-    """Put `x // (k*m) * m + (x // k) % m` together, as `x // k`, and undo whole divisions."""
+    """The form `a` in which digits of one number are joined, `x // (k*m) * m + (x // k) % m` to `x // k`, and products
+    of exact quotients are multiplied out."""
     terms = a[0]
     divided = False
     for atom, c in terms.items():
@@ -302,9 +308,8 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
 
 
 def _whole_quotients(an: Analyzer, atom: Expr, c: int) -> Form | None:
-    """`c` times a product of which some factors are quotients of dimensions that their divisors divide, with the
-    fraction of `c` and all divisors reduced, and the rest divided among the dimensions in order; None if nothing
-    changes.
+    """`c * atom`, a product with exact quotients of dimensions by divisors, with the fraction of `c` and all divisors
+    reduced, and what is left divided among the dimensions in order; None if nothing changes.
 
     `24 * (h // 32)` is `3 * (h // 4)`, `h // 8 * (w // 32)` is `h // 32 * (w // 8)`, where 32 divides h and w. With `p
     = h + -h % 4`, which 4 divides, `16 * b * (p // 4) * (p // 4)` is `b * p * p`.
@@ -342,7 +347,8 @@ def _whole_quotients(an: Analyzer, atom: Expr, c: int) -> Form | None:
 
 
 def _remainder(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int) -> Form | None:
-    """`c*x - c*k*(x // k)` as `c*(x % k)`, where the terms of x all stand in the form."""
+    """`a`, in which `c*x - c*k*(x // k)` is replaced by `c*(x % k)`; `atom` is the quotient. None unless all terms of x
+    occur in `a`."""
     numerator = an.form(x)
     factor = -c // k
     if any(a[0].get(t) != factor * h for t, h in numerator[0].items()):
@@ -354,8 +360,9 @@ def _remainder(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int) -> Fo
 def _quotient_remainder(
     an: Analyzer, a: Form, atom: Expr, c: int, y: Expr, k: int, views: dict[Expr, tuple[Expr, int, int | None]]
 ) -> Form | None:
-    """`co*(x // n) - co*d*(y // k)` with `k = n*d` and `y = x + n*s` as `co*((x // n + s) % d) - co*s`: quotients of
-    quotients are one quotient, so the number that is divided by d does not stand in the one by k."""
+    """`a`, in which `co*(x // n) - co*d*(y // k)` with `k = n*d` and `y = x + n*s` is replaced by `co*((x // n + s) %
+    d) - co*s`; `atom` is the second quotient. None if there is no such pair. (`(x // n) // d` is simplified to `x //
+    k`, so that the numerator does not appear in it.)"""
     for other, co in a[0].items():
         x, n, m = views[other]
         if m is not None or not 1 < n < k or k % n or c != -co * (k // n):
@@ -369,7 +376,8 @@ def _quotient_remainder(
 
 
 def _merge_symbolic(an: Analyzer, a: Form, atom: Op, c: int) -> Form | None:
-    """`c*d*(x // d) + c*(x % d)` as `c*x` for a symbolic d > 0, of which `d*(x // d)` may have several terms."""
+    """`a`, in which `c*d*(x // d) + c*(x % d)` is replaced by `c*x`; `atom` is the remainder, and d is symbolic and
+    positive. None if `a` lacks the other terms."""
     x, d = atom.args
     least = an.form_range(an.form(d)).lo
     product = forms.mul(({Op("floordiv", (x, d)): 1}, 0), an.form(d))
@@ -380,7 +388,8 @@ def _merge_symbolic(an: Analyzer, a: Form, atom: Op, c: int) -> Form | None:
 
 
 def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
-    """`c*((x // k) % m) + c*m*((q + x // (k*m)) % n)` as `c*((q*m + x // k) % (m*n))`: q is part of the digit above."""
+    """`a`, in which `c*((x // k) % m) + c*m*((q + x // (k*m)) % n)`, two digits of one number of which q is added to
+    the upper, is replaced by `c*((q*m + x // k) % (m*n))`; `atom` is the lower digit. None if there is no upper one."""
     for other, co in a[0].items():
         if co != c * m or type(other) is not Op or other.name != "mod" or type(other.args[1]) is not Const:
             continue
@@ -395,13 +404,13 @@ def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: in
 
 
 def _same_digit(an: Analyzer, atom: Expr, y: Expr, k: int, m: int) -> bool:
-    """Whether `atom` is `(y // k) % m`, possibly in another form, because remainders inside were simplified: `(2*(i %
-    16) + j) % 4` is written as `(2*i + j) % 4`, its quotient not."""
+    """Whether `atom` equals `(y // k) % m`, although remainders in it may have been simplified: `(2*(i % 16) + j) % 4`
+    is written as `(2*i + j) % 4`."""
     return mod_const(an, floordiv_const(an, an.form(y), k), m) == ({atom: 1}, 0)
 
 
 def _digit(atom: Expr) -> tuple[Expr, int, int | None]:
-    """`atom` as `(x // k) % m`; m is None where there is no remainder."""
+    """(x, k, m) of an atom of the form `(x // k) % m`, with k 1 without a quotient, and m None without a remainder."""
     m: int | None = None
     x = atom
     if type(x) is Op and x.name == "mod" and type(x.args[1]) is Const:

@@ -62,7 +62,7 @@ def scale(a: Form, factor: int) -> Form:
 
 
 def factors(atom: Expr) -> tuple[Expr, ...]:
-    """The factors of a monomial."""
+    """The factors of a product of atoms; of another atom itself alone."""
     if type(atom) is Op and atom.name == "mul":
         left, right = atom.args
         return (*factors(left), *factors(right))
@@ -70,7 +70,7 @@ def factors(atom: Expr) -> tuple[Expr, ...]:
 
 
 def monomial(parts: tuple[Expr, ...]) -> Expr:
-    """The product of atoms, in canonical order."""
+    """The product of atoms, as expression with its factors in canonical order."""
     ordered = sorted(parts, key=order) if len(parts) > 1 else parts
     result = ordered[0]
     for factor in ordered[1:]:
@@ -79,7 +79,7 @@ def monomial(parts: tuple[Expr, ...]) -> Expr:
 
 
 def mul(a: Form, b: Form) -> Form:
-    """The product, multiplied out."""
+    """The product of two linear forms, multiplied out."""
     if not a[0]:
         return scale(b, a[1])
     if not b[0]:
@@ -96,7 +96,7 @@ def mul(a: Form, b: Form) -> Form:
 
 
 def divide_monomial(atom: Expr, by: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
-    """The factors of `atom` without those of `by`; None if some are missing."""
+    """The factors of `atom` without those in `by`, each removed once; None if one of these is missing."""
     left: Sequence[Expr] = factors(atom)
     for factor in by:
         others = without(left, factor)
@@ -107,13 +107,13 @@ def divide_monomial(atom: Expr, by: tuple[Expr, ...]) -> tuple[Expr, ...] | None
 
 
 def without(parts: Sequence[Expr], part: Expr) -> list[Expr] | None:
-    """The factors with `part` taken out once; None if it is not among them."""
+    """`parts` without one occurrence of `part`; None if there is none."""
     at = next((k for k, e in enumerate(parts) if e is part), None)
     return None if at is None else [*parts[:at], *parts[at + 1 :]]
 
 
 def order(e: Expr) -> str:
-    """A text that orders atoms the same way in every process."""
+    """A text that sorts atoms in the same order in every process."""
     if type(e) is Var:
         return e.name
     if type(e) is Const:
@@ -140,7 +140,7 @@ def _position(term: tuple[Expr, int]) -> tuple[int, int, bool, str]:
 
 
 def to_expr(form: Form) -> Expr:
-    """The canonical expression: products first, then falling coefficients, the constant last."""
+    """The canonical expression of a linear form: products first, then by falling coefficient, the constant last."""
     terms, constant = form
     if not terms:
         return literal(constant)

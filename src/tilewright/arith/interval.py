@@ -37,7 +37,7 @@ def scale(a: Interval, factor: int) -> Interval:
 
 
 def mul(a: Interval, b: Interval) -> Interval:
-    """Products of members. An unbounded end times zero is zero, so each corner is a limit."""
+    """The interval of products of a member of `a` and one of `b`. An unbounded end times zero is zero."""
     if a.lo is not None and a.lo == a.hi:
         return scale(b, a.lo)
     if b.lo is not None and b.lo == b.hi:
@@ -66,7 +66,7 @@ def _mul_unbounded(a: Interval, b: Interval) -> Interval:
 
 
 def floordiv(a: Interval, b: Interval) -> Interval:
-    """The range of quotients rounded down. Division by zero gives zero, so that the result contains 0 if `b` does."""
+    """The interval of quotients, rounded down, of a member of `a` by one of `b`. Division by zero gives zero."""
     if b.lo is not None and b.lo == b.hi:
         d = b.lo
         if d == 0:
@@ -94,7 +94,7 @@ def _floordiv_unknown(a: Interval, b: Interval) -> Interval:
 
 
 def mod(a: Interval, b: Interval) -> Interval:
-    """Remainders of floor division; of the divisor's sign. A divisor of zero gives zero."""
+    """The interval of remainders of floor division, which have the divisor's sign. A zero divisor gives zero."""
     if b.lo is not None and b.lo == b.hi:
         d = b.lo
         if d == 0:

@@ -54,13 +54,13 @@ def invert(indices: Sequence[Expr], extents: Mapping[Var, Expr], values: Mapping
 
 @dataclass(frozen=True, slots=True)
 class _Equation:
-    """An equation: sum(factor * unknown) + rest == 0."""
+    """A linear equation: the sum of factor * unknown over `terms`, plus `rest`, is 0."""
 
     terms: Mapping[Var, int]
     rest: Expr
 
     def without(self, v: Var, other: _Equation) -> _Equation:
-        """This equation with an unknown that it shares with `other` eliminated by a combination of both."""
+        """This equation without the unknown `v`, which is eliminated by a linear combination with `other`."""
         a, b = self.terms.get(v, 0), other.terms[v]
         if a == 0:
             return self
@@ -83,8 +83,8 @@ class _System:
     solved: list[tuple[Var, _Equation]] = field(default_factory=list)
 
     def equation(self, e: Expr) -> _Equation | None:
-        """An expression as a combination of unknowns; adds unknowns for its quotients and remainders. None if that is
-        not possible."""
+        """`e` as linear combination of unknowns and a rest; quotients and remainders in it become new unknowns, with
+        equations of their own. None if `e` is something else."""
         form = linear(e, self.extents)
         terms: dict[Var, int] = {}
         rest: Expr = const(form.constant)
@@ -99,7 +99,7 @@ class _System:
         return _Equation({v: c for v, c in terms.items() if c}, rest)
 
     def division(self, e: Expr) -> Var | None:
-        """The unknown of a quotient or a remainder."""
+        """The unknown that stands for a quotient or remainder by a positive constant; None for other expressions."""
         if not isinstance(e, Op) or e.name not in ("floordiv", "mod"):
             return None
         over, divisor = e.args[0], as_int(e.args[1])

@@ -32,7 +32,8 @@ def check_bytes(size: Expr, where: str) -> Expr:
 
 
 def at_smallest(e: Expr) -> int | None:
-    """The value of an expression in which each symbol has the smallest value from 1 on that it can have (`exact`)."""
+    """The exact value of `e` where each symbol has its smallest permitted value from 1 on; None if it is not known
+    (`exact`)."""
     return exact(e, {v: max(-(-max(v.lo or 0, 1) // v.multiple) * v.multiple, 1) for v in variables(e)})
 
 
@@ -62,7 +63,8 @@ def exact(e: Expr, values: Mapping[Var, int]) -> int | None:
 
 
 def guarded(e: Expr) -> Expr:
-    """A size, or -1 where it is so large that it may not fit an i64: symbols of tensors without elements can be any."""
+    """`e`, a size, or an expression that is -1 where it may exceed i64: symbols of tensors without elements can have
+    any value."""
     size = _magnitude(e)
     if isinstance(size, Const):
         return e
@@ -70,15 +72,15 @@ def guarded(e: Expr) -> Expr:
 
 
 def held(e: Expr) -> Expr:
-    """The condition, or false if one of its numbers is so large that it may not fit an i64."""
+    """The condition `e`, which is false where a number in it may exceed i64."""
     compared = [a for part in walk_expr(e) if part.dtype is boolean for a in part.children if a.dtype is i64]
     sizes = [size for size in map(_magnitude, compared) if not isinstance(size, Const)]
     return all_of([*(size <= const(TOO_LARGE, f64) for size in sizes), e])
 
 
 def _magnitude(e: Expr) -> Expr:
-    """A bound of a size and of the numbers that it is computed from, which does not overflow. What is multiplied by 0
-    counts as 0, as it does in integers that wrap. Raises ShapeError for what is no size of symbols."""
+    """An upper bound, in f64, of the absolute value of a size and of all intermediate results. Raises ShapeError for
+    expressions that are no sizes of symbols."""
     match e:
         case Const():
             return const(abs(float(e.value)), f64)

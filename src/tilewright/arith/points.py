@@ -45,8 +45,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 
 class Point:
-    """Values of variables, chosen on demand, and of expressions at this point; None if unknown, as for values from
-    memory, or if a variable has no value."""
+    """A sample point: values of variables, chosen when first needed, and of expressions. The value is None if unknown,
+    as for loads, or if a variable's range is empty."""
 
     __slots__ = ("extents", "number", "values")
 
@@ -107,7 +107,7 @@ class Point:
 
 
 def some(extents: Mapping[Var, Expr], facts: tuple[Form, ...]) -> tuple[Point, ...]:
-    """Points at which the facts, forms that are known not to be negative, hold."""
+    """Sample points at which all `facts`, forms that are known to be nonnegative, hold."""
     result: list[Point] = []
     for number in range(_TRIED if facts else _COUNT):
         point = Point(number, extents)

@@ -24,7 +24,8 @@ Ends = tuple[Expr, Expr]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One place where a buffer is read or written: a box with inclusive ends, None where not boundable.
+    """One load or store: the box of the buffer that it may touch, with inclusive ends; None in dimensions that cannot
+    be bounded.
 
     `conditions` are those of the `If`s around it; `indices` are empty for a region of an intrinsic.
     """
@@ -61,7 +62,8 @@ class Collector:
     __slots__ = ("_ends", "_only", "_substitution", "analyzer", "inner", "root")
 
     def __init__(self, root: Stmt, context: Extents | None = None, common: Extents | None = None) -> None:
-        """`context`: extents of loops around that stay; `common`: of those whose iterations all count together."""
+        """`context`: extents of loops around the statement, in whose variables boxes are expressed; `common`: extents
+        of loops around whose iterations all count together."""
         self.root = root
         extents: dict[Var, Expr] = dict(context or {})
         if isinstance(root, Block):
@@ -98,7 +100,7 @@ class Collector:
         return Region(buffer, tuple(ranges))
 
     def union(self, all_ends: list[Ends | None]) -> Ends | None:
-        """The hull of inclusive ranges; None if one is unknown."""
+        """The smallest range that contains all of these inclusive ranges; None if one of them is unknown."""
         hull: Ends | None = None
         for ends in dict.fromkeys(all_ends):
             if ends is None:

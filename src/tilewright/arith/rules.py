@@ -223,7 +223,7 @@ _KINDS = {
 
 
 def apply(e: Op) -> Expr | None:
-    """The right-hand side of the first rule that matches at the root of `e`, or None."""
+    """`e` rewritten by the first rule that matches at its root; None if none does."""
     for rule in _BY_OP.get(e.name, ()):
         binding: Binding = {}
         if match(rule.pattern, e, rule.kind, binding) and (rule.guard is None or rule.guard(**binding)):
@@ -232,7 +232,8 @@ def apply(e: Op) -> Expr | None:
 
 
 def match(pattern: Pattern, e: Expr, kind: str, binding: Binding) -> bool:
-    """True if `e` has the pattern's form; what the letters stand for goes into `binding`."""
+    """Whether `e` has the form of `pattern`, for operands of `kind`. What each letter stands for is added to
+    `binding`."""
     if pattern.op is not None:
         if type(e) is not Op or e.name != pattern.op:
             return False
@@ -269,7 +270,8 @@ def _operand_type(e: Op, binding: Binding) -> DType:
 
 
 def build(pattern: Pattern, binding: Binding, dtype: DType) -> Expr:
-    """The expression of a right-hand side; literals take the operands' type."""
+    """The expression that `pattern`, the right-hand side of a rule, stands for; its integer literals get type
+    `dtype`."""
     if pattern.letter is not None:
         bound = binding[pattern.letter]
         return bound if isinstance(bound, Expr) else const(bound, dtype)

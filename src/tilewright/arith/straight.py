@@ -41,7 +41,8 @@ _Pair = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Straight:
-    """`variables[k]` is the sum that value number `inputs + k` stands for; `rows` are the results."""
+    """A straight-line program: `variables[k]` is the linear combination that value number `inputs + k` stands for, and
+    `rows` are those of the results."""
 
     inputs: int
     variables: tuple[Terms, ...]
@@ -54,7 +55,8 @@ class Straight:
 
 
 def operations(terms: Terms) -> int:
-    """Operations of one sum: a product more if no factor is 1 or -1."""
+    """The operations of one linear combination: an addition or multiply-add for each further term, and a product if no
+    factor is 1 or -1."""
     ordinary = any(abs(factor) == 1 for factor, _ in terms)
     return max(0, len(terms) - ordinary)
 
@@ -79,7 +81,8 @@ def straight_line(matrix: tuple[tuple[Fraction, ...], ...], *, whole: bool = Fal
 
 
 def _composed(rows: _Rows, inputs: int) -> Straight:
-    """A program that shares sums of whole columns and rows, and pairs of terms in what remains."""
+    """A program for the matrix `rows` that first shares equal combinations of whole columns and rows, and then pairs of
+    terms."""
     folded, variables = _fold_columns(rows, inputs)
     sums = _sums([tuple(sorted(row.items())) for row in folded])
     retained = [row for k, row in enumerate(folded) if k not in sums]
@@ -97,7 +100,8 @@ def _composed(rows: _Rows, inputs: int) -> Straight:
 
 
 def _fold_columns(rows: _Rows, inputs: int) -> tuple[_Rows, list[Terms]]:
-    """The rows over fewer values: inputs whose column is a sum of two others' are added to these first."""
+    """(the matrix with fewer columns, the new values as linear combinations): an input whose column is plus or minus
+    the sum of two others' is added to these first."""
     columns = [tuple((k, row[c]) for k, row in enumerate(rows) if c in row) for c in range(inputs)]
     rows = [dict(row) for row in rows]
     variables: list[Terms] = []
@@ -114,7 +118,8 @@ def _fold_columns(rows: _Rows, inputs: int) -> tuple[_Rows, list[Terms]]:
 
 
 def _sums(vectors: Sequence[_Vector]) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Vectors (places and entries) that are plus or minus one other, plus or minus a second; none takes part twice."""
+    """Vector number -> ((number, sign), (number, sign)) for vectors that are the signed sum of two others; no vector
+    occurs twice in the result. Vectors are lists of (place, entry)."""
     marks = _marks(vectors)
     where = {mark: k for k, mark in reversed(list(enumerate(marks)))}
     result: dict[int, tuple[tuple[int, int], ...]] = {}
@@ -134,8 +139,8 @@ def _sums(vectors: Sequence[_Vector]) -> dict[int, tuple[tuple[int, int], ...]]:
 
 
 def _marks(vectors: Sequence[_Vector]) -> list[int]:
-    """A random linear mark of each vector: the mark of a sum is the sum of the marks, and other vectors have that mark
-    with negligible probability."""
+    """A random linear hash of each vector: that of a sum is the sum of the hashes, and collisions have negligible
+    probability."""
     scale = lcm(*(x.denominator for v in vectors for _, x in v))
     rng = random.Random(0)
     weights = [rng.getrandbits(64) for _ in range(1 + max((k for v in vectors for k, _ in v), default=0))]
@@ -172,7 +177,8 @@ def _greedy(arguments: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _
 
 
 class _Numbers:
-    """Fractions by small numbers, and their ratios: dividing and comparing fractions is slow."""
+    """Fractions by number, with a cache of the numbers of their ratios, since dividing and comparing fractions is
+    slow."""
 
     __slots__ = ("_indices", "_ratios", "values")
 
@@ -198,8 +204,8 @@ class _Numbers:
 def _share(
     rows: list[dict[int, int]], pair: _Pair, number: int, numbers: _Numbers, exact: Callable[[Fraction], bool]
 ) -> Terms:
-    """Put value `number` in the place of a pair of terms; what it stands for. One of its factors is 1: the one that
-    leaves an `exact` number for the other, and 1 in as many rows as possible."""
+    """The linear combination for value `number`, which replaces the pair of terms `pair` in all rows that contain it.
+    One of its factors is 1: the one for which the other is `exact`, and then for which more rows have factor 1."""
     a, b, which = pair
     values, ratio = numbers.values, numbers.values[which]
     having = [row for row in rows if a in row and b in row and numbers.ratio(row[b], row[a]) == which]

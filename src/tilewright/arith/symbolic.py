@@ -21,7 +21,7 @@ Range = tuple[Form, Form]
 
 
 class Eliminator:
-    """Eliminates `inner` variables, given an analyzer that knows their extents (and those of others)."""
+    """Computes bounds of expressions over the variables `inner`, as expressions of all others."""
 
     __slots__ = ("_free", "analyzer", "inner")
 
@@ -31,7 +31,7 @@ class Eliminator:
         self._free: dict[Expr, bool] = {}
 
     def bounds(self, e: Expr) -> tuple[Expr, Expr] | None:
-        """Inclusive ends over the inner variables, simplified; None if unknown."""
+        """(least, greatest) value of `e` over the inner variables, both simplified; None if not known."""
         result = self.of_form(self.analyzer.form(e))
         if result is None:
             return None
@@ -39,8 +39,8 @@ class Eliminator:
         return lo, hi
 
     def limits(self, e: Expr) -> tuple[Expr, ...]:
-        """The upper ends that the analyzer's facts give, one by one: `e <= e + k*fact` for a k > 0 with which an inner
-        variable cancels."""
+        """Upper bounds of `e` without inner variables, one for each of the analyzer's facts by which one follows: `e <=
+        e + k*fact` for the k > 0 with which an inner variable cancels."""
         an, form = self.analyzer, self.analyzer.form(e)
         result: dict[Expr, None] = {}
         for fact in an.facts:
@@ -77,7 +77,8 @@ class Eliminator:
         return type(factor) is Var or self.free(factor)
 
     def _variables(self, form: Form, sign: int) -> Form | None:
-        """The end of a polynomial over the inner variables: the greatest value if `sign` > 0, else the least."""
+        """The greatest value (`sign` > 0) or least value of a polynomial over its inner variables, eliminated one after
+        another; None if that is not possible."""
         extents = self.analyzer.extents
         while True:
             present = {f for atom in form[0] for f in forms.factors(atom) if type(f) is Var and f in self.inner}
@@ -139,7 +140,9 @@ class Eliminator:
         return None
 
     def _one_sided(self, name: str, e: Op, known: Range | None) -> Range | None:
-        """`min(x, unknown) <= x`, and its lower end may be a number (dually for max): clamped gathers."""
+        """Bounds of `min(e, other)` or `max(e, other)` where only those of the other argument (`known`) are expressions
+        without inner variables: `min(e, y) <= y`, and its lower end is a number. Such are clamped gathers. None if not
+        known."""
         lo, hi = self.analyzer.range(e)
         if known is None:
             return None

@@ -29,7 +29,7 @@ _FACTOR = 1 << 40
 
 
 def may_wrap(an: Analyzer, form: Form) -> bool:
-    """Whether a linear form is a sum or product of numbers of the data that may leave i64."""
+    """Whether a linear form that depends on loaded data may exceed i64."""
     terms, constant = form
     if not terms or (len(terms) == 1 and constant == 0 and _single(terms)):
         return False
@@ -53,7 +53,8 @@ def _single(terms: dict[Expr, int]) -> bool:
 
 
 def ends(an: Analyzer, e: Expr) -> Ends:
-    """Whether the ends of an integer expression are bounded by something else than data."""
+    """(whether its lower end, whether its upper end is bounded) by something else than loaded data, for an integer
+    expression."""
     kind = type(e)
     if kind is Var or kind is Const:
         return True, True
@@ -68,7 +69,8 @@ def ends(an: Analyzer, e: Expr) -> Ends:
 
 
 def operator_ends(an: Analyzer, e: Op) -> Ends:
-    """The ends of an operator, from those of its operands."""
+    """(whether the lower, whether the upper end of an operator is bounded) by something else than loaded data, from its
+    operands."""
     return _of_operator(e.name, [ends(an, a) for a in e.args if a.dtype.is_int or e.name == "cast"])
 
 

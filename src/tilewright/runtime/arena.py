@@ -28,7 +28,8 @@ _FRONT = 24
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A block of `nbytes`, live from step `first` to `last` inclusive. `alias` is the earlier block it takes over."""
+    """A temporary of `nbytes` bytes, live from step `first` to `last` inclusive. `alias` is the number of an earlier
+    interval whose memory it continues to use."""
 
     first: int
     last: int
@@ -56,7 +57,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Block:
-    """Memory that one or more intervals share, live from step `first` to `last` inclusive."""
+    """A piece of memory, of one or more intervals that alias, live from step `first` to `last` inclusive."""
 
     first: int
     last: int
@@ -64,7 +65,8 @@ class Block:
 
 
 def temp_intervals(temps: Sequence[TempSpec], sizes: Sequence[int], threads: int) -> list[Interval]:
-    """A program's temporaries, with the sizes that they have for one thread, as `plan` takes them."""
+    """The temporaries `temps` of a program as intervals for `plan`. `sizes` are their bytes for one thread, multiplied
+    by `threads` where each thread has its own."""
     return [
         Interval(t.first, t.last, size * (threads if t.per_thread else 1), t.alias)
         for t, size in zip(temps, sizes, strict=True)
@@ -96,9 +98,10 @@ def plan(intervals: Sequence[Interval]) -> Plan:
 
 
 def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int) -> dict[int, int]:
-    """Offsets of blocks that are empty at these sizes. At other sizes, where such a block is not empty, another block
-    that lives at the same steps may be, as with workspaces of different versions of a kernel: it gets the offset of one
-    of those. The rest are above all blocks, so that they move no other block (`places.py`)."""
+    """Offsets for `blocks` that are empty at these sizes; `at` has those of the others. A block with the same lifetime
+    as one that is not empty gets that one's offset: at other sizes it is such a block that has elements, as with
+    workspaces of different versions of a kernel. The rest are put above all blocks (`arena`), so that they move no
+    other block (`places.py`)."""
     places: dict[tuple[int, int], list[int]] = {}
     for k, offset in at.items():
         places.setdefault((blocks[k].first, blocks[k].last), []).append(offset)
@@ -111,7 +114,7 @@ def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int
 
 
 def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:
-    """For each interval, the number of the first block in its chain of aliases."""
+    """For each interval the number of the interval at the start of its chain of aliases."""
     results: list[int] = []
     for k, x in enumerate(intervals):
         results.append(k if x.alias is None else results[x.alias])
@@ -119,14 +122,14 @@ def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:
 
 
 def least_bytes(intervals: Sequence[Interval]) -> int:
-    """The largest sum of live bytes at a step, which no plan can undercut."""
+    """The largest sum of bytes that are live at one step, a lower bound of every arena."""
     return _largest_sum(_live_blocks(intervals, roots(intervals)))
 
 
 def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[Block]:
-    """The live bytes of each memory as blocks. `whose` has for each interval the number of its memory. An interval that
-    shares its memory with none is one block; a memory of several has a block for each range of steps between which no
-    interval begins or ends, as large as the largest interval that is live then."""
+    """The memories of all intervals as blocks; whose[k] is the number of the memory that interval k uses. A memory with
+    several intervals has a block for each range of steps in which the same ones are live, as large as the largest of
+    these."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
         groups.setdefault(whose[k], []).append(x)
@@ -178,8 +181,8 @@ def _search(blocks: list[Block]) -> tuple[list[int], int]:
 
 
 def _by_pressure(blocks: list[Block]) -> list[int]:
-    """An order of blocks: those live at the step with the most live bytes first, then those of the others that are live
-    at the next fullest step, and so on."""
+    """The numbers of all blocks, ordered by memory pressure: first those that are live at the step with the most live
+    bytes, then those at the next step by that measure, and so on; within a step the largest first."""
     steps = sorted({b.first for b in blocks})
     spans = [(bisect_left(steps, b.first), bisect_right(steps, b.last)) for b in blocks]
     change = [0] * (len(steps) + 1)
@@ -223,8 +226,8 @@ def conflicts_of(blocks: Sequence[Block]) -> list[list[int]]:
 
 
 def _place(order: Sequence[int], blocks: list[Block], conflicts: list[list[int]]) -> tuple[list[int], int]:
-    """Best fit: place each block into the smallest sufficient gap below the blocks that it conflicts with, else on top
-    of them."""
+    """(offsets by block, arena size) by best fit: in this order each block goes into the smallest gap that is large
+    enough between the blocks placed before it that conflict with it, else on top of these."""
     offsets = [-1] * len(blocks)
     top = 0
     for k in order:
@@ -243,7 +246,8 @@ def _place(order: Sequence[int], blocks: list[Block], conflicts: list[list[int]]
 def _raise_the_top(
     best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[tuple[list[int], int], list[int]]:
-    """Move a block that reaches the top to the front of the order and place again, as long as that may help."""
+    """An improved placement, and its order of blocks. Repeatedly the block that reaches the top of the arena moves to
+    the front of the order, and all are placed again, until that stops helping or the arena is no larger than `goal`."""
     current, seen = order, {tuple(order)}
     latest = best
     for _ in range(_steps(conflicts)):
@@ -264,8 +268,9 @@ def _raise_the_top(
 def _wander(
     best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[list[int], int]:
-    """Move the highest block, or one that conflicts with it, to a random early position of the order, and keep an order
-    that is no worse. The seed is fixed, so that plans are reproducible."""
+    """An improved placement by local search: repeatedly the highest block, or one that conflicts with it, moves to a
+    random early position of the order, which is retained if the arena does not grow. The seed is fixed, so that plans
+    are reproducible."""
     random = Random(len(order))
     for _ in range(_steps(conflicts)):
         if best[1] <= goal + goal // 100:
@@ -282,5 +287,5 @@ def _wander(
 
 
 def _steps(conflicts: list[list[int]]) -> int:
-    """The number of placements that a search may try, which takes a few milliseconds."""
+    """How many placements a search may try, so that it takes a few milliseconds for blocks with these conflicts."""
     return min(_SEARCH_STEPS, max(4, _SEARCH_BUDGET // (sum(map(len, conflicts)) + len(conflicts))))

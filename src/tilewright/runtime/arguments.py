@@ -17,7 +17,8 @@ from tilewright.support.errors import CallError, Error, Problems
 
 @dataclass(frozen=True, slots=True)
 class BoundInputs:
-    """Inputs as arrays that native code accepts, and the values of the symbols."""
+    """The inputs of a call as arrays that native code accepts, with the values of symbols, in order, that their shapes
+    determine."""
 
     arrays: list[Array]
     dims: tuple[int, ...]
@@ -180,6 +181,6 @@ def _writable_in_place(array: Array) -> bool:
 
 
 def separate(inputs: list[Array], outputs: Sequence[Array]) -> list[Array]:
-    """The inputs; those that share memory with an output are copied, as native code may write outputs before it has
-    read all inputs."""
+    """`inputs`, with copies of those that share memory with an output, since native code may write outputs before it
+    has read all inputs."""
     return [x.copy() if any(np.may_share_memory(x, o) for o in outputs) else x for x in inputs]

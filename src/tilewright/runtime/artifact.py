@@ -143,7 +143,8 @@ def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Prog
 
 
 def leave_in_file(program: Program) -> None:
-    """Release the mapped pages of a file that `read` has mapped; reading them loads them again."""
+    """Release the memory pages of a program's weights that are mapped from its file; the next access reads them
+    again."""
     for array in program.weights.values():
         base: object = array
         while isinstance(base, np.ndarray):
@@ -304,7 +305,7 @@ def _crc(parts: list[memoryview]) -> bytes:
 
 
 def _chunks(parts: Iterable[Buffer]) -> Iterator[list[memoryview]]:
-    """The concatenation of `parts` in pieces of `_CHUNK` bytes, each a list of views."""
+    """The concatenation of `parts` cut into pieces of `_CHUNK` bytes; each piece is a list of views."""
     chunk: list[memoryview] = []
     room = _CHUNK
     for part in parts:

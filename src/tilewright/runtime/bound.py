@@ -36,7 +36,7 @@ class BoundCall:
         self.address: int = self._bound.ctypes.data
 
     def explain(self, status: int) -> Error:
-        """The error of a call that has failed."""
+        """The error with which the last call ended, from its status."""
         status = int(self._bound[BOUND.status >> 3])
         if ENDLESS <= status < REFUSED:
             return self._engine.ended(status)

@@ -247,7 +247,8 @@ def _claim(m: Module) -> None:
 
 
 def _load_layout(m: Module) -> None:
-    """Write the addresses of a layout's temporaries into an executor's slots."""
+    """Define `tw_load`: set an executor's slots for temporaries, from slot `first` on, to the addresses that `layout`
+    gives them in its arena."""
     params = [("model", PTR), ("layout", PTR), ("executor", PTR), ("first", I64)]
     with m.function("tw_load", VOID, params, local=True) as (f, (model, layout, executor, first)):
         arena = executor[EXECUTOR.arena]
@@ -267,7 +268,8 @@ def _copy_words(m: Module) -> None:
 
 
 def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tuple[Value, Value]:
-    """Pin the current slot of weights; returns its WEIGHTS and the address of the pins."""
+    """Emit code that counts this call as a user of the current slot of weights, so that it is not overwritten. Returns
+    (the slot's WEIGHTS, the address of its count of users); `give_up` is emitted for pages without a current slot."""
     pinned, pins = f.var(I64), f.var(PTR)
     current = model[MODEL.current]
     with f.loop() as loop:
@@ -284,7 +286,8 @@ def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tupl
 
 
 def _load_weights(f: Function, model: Value, weights: Value, executor: Value, first: Value) -> None:
-    """Copy the addresses of pinned weights into the executor's slots."""
+    """Emit code that copies the addresses of `weights` to the executor's slots, from slot `first` on, if the executor
+    has those of another version."""
     generation = weights[WEIGHTS.generation]
     with f.when(generation.ne(executor[EXECUTOR.generation])):
         slots = executor + (first * 8 + EXECUTOR.slots)
@@ -316,8 +319,8 @@ def _run(m: Module) -> None:
 
 
 def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Value) -> None:
-    """Run with the number of threads that the layout's trials found fastest, and time the call if it is part of a
-    trial."""
+    """Emit the call with the number of threads that trials found to be fastest for `layout`, and time it if it is part
+    of a trial."""
     most, trial = model[MODEL.threads], layout + LAYOUT.threads
     measured = layout[LAYOUT.measured]
     threads, trying, checked = f.var(I64, 1), f.var(I1, 0), f.var(I1, 0)

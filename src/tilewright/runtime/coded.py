@@ -73,7 +73,8 @@ def decode(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
 
 
 def _encoded(array: Array, p: ParamSpec) -> bytes:
-    """One tensor in the smallest of the kinds."""
+    """The bytes of one weight in the encoding that compresses best: raw, planes of bytes, or distinct values with
+    indices."""
     bits = array.reshape(-1).view(np.dtype(f"<u{BY_NAME[p.dtype].numpy.itemsize}"))
     if bits.itemsize == 1 or not bits.size:
         return bytes([_RAW]) + bits.tobytes()
@@ -95,7 +96,8 @@ def _encoded(array: Array, p: ParamSpec) -> bytes:
 
 
 def _gaps(indices: Array, count: int) -> bytes:
-    """Encode indices that are mostly equal, by the gaps between the others, and the others."""
+    """Indices that are mostly equal, encoded as the most common one, and for the others the gaps between them and their
+    values."""
     common = int(np.argmax(np.bincount(indices, minlength=count)))
     others = np.flatnonzero(indices != common)
     spans = np.diff(others, prepend=-1)
@@ -106,7 +108,8 @@ def _gaps(indices: Array, count: int) -> bytes:
 
 
 def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
-    """The tensor whose code begins at byte `at`, and the byte after it."""
+    """(the weight `p`, whose code begins at byte `at` of `stream`; the position after it). Raises ArtifactError for
+    invalid codes."""
     where, t = f"weight {p.name!r}", np.dtype(BY_NAME[p.dtype].numpy)
     count = p.nbytes // t.itemsize
 
@@ -147,7 +150,8 @@ def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
 
 
 def _from_gaps(stream: bytes, count: int, numbers: list[int], where: str) -> tuple[Array, int]:
-    """The indices that `_gaps` encoded, and the number of bytes read."""
+    """(the `count` indices that `_gaps` encoded, the number of bytes that they take); `numbers` are the three at the
+    beginning."""
     common, others, gaps = numbers
     if others > count or gaps > others + count // _STEP:
         raise ArtifactError("has more elements than it says", where=where, expected=count, got=max(others, gaps))

@@ -171,7 +171,7 @@ PREPARE = ".prepare"
 
 
 class _Part:
-    """A loaded part in this process, with the types of its arrays."""
+    """A part that another compiler compiled, loaded in this process, with the types of its arrays."""
 
     def __init__(self, text: bytes, payload: bytes) -> None:
         described = json.loads(text)
@@ -180,8 +180,8 @@ class _Part:
         self.loaded = loaded(find(self.compiler), payload)
 
     def call(self, arrays: int, sizes: int) -> None:
-        """Run on arrays that are passed by their addresses and extents, outputs last; if it fails, outputs are
-        zeros."""
+        """Run the part on arrays whose addresses, and after them extents, native code passes, outputs last. Outputs are
+        zeros if it fails."""
         at = 0
         arguments: list[list[Array]] = []
         count = sum(map(len, self.sides))
@@ -202,7 +202,8 @@ class _Part:
             target[...] = result
 
     def results(self, inputs: Arrays, weights: Arrays, outputs: Arrays) -> list[Array]:
-        """Run the part. Raises CallError unless its results have the promised shapes and types."""
+        """The part's results for these inputs and weights. Raises CallError unless they have the shapes and types of
+        `outputs`."""
         if self.name.endswith(PREPARE):
             assert self.loaded.prepare is not None
             results = self.loaded.prepare(weights)
@@ -237,7 +238,7 @@ _lock = threading.Lock()
 
 
 def _part(address: int) -> _Part:
-    """The part that the descriptor at this address refers to."""
+    """The loaded part whose descriptor is at `address`: from a cache of recent ones, else loaded now."""
     digest, text, payload = _HEAD.unpack(ctypes.string_at(address, _HEAD.size))
     with _lock:
         if digest in _parts:
@@ -271,7 +272,7 @@ def _call(address: int, arrays: int, sizes: int) -> int:
 
 
 def _note(part: _Part | None, error: BaseException) -> int:
-    """Store an error for the call that will raise it; returns its number."""
+    """Record the failure of a part for the call that will raise it. Returns the failure's number."""
     where = f"part {part.name!r} by the compiler {part.compiler!r}" if part is not None else "a part by a compiler"
     reason = error.headline() if isinstance(error, Error) else f"{type(error).__name__}: {error}"
     failed = CallError("failed", where=where, got=reason)
@@ -310,8 +311,8 @@ def address() -> int:
 
 
 def imports(needed: Collection[str], where: str) -> dict[str, int]:
-    """The addresses of the symbols that a program with parts by these compilers links to. Raises ArtifactError if a
-    compiler is not installed."""
+    """(symbol -> address) for a program that contains parts by the compilers `needed`. Raises ArtifactError if one of
+    them is not installed."""
     missing = [name for name in needed if name not in names()]
     if missing:
         hint = "install the plug-in that brings it"

@@ -41,7 +41,7 @@ def inconsistencies(manifest: Manifest) -> list[Error]:
 
 
 class _Checker:
-    """Collects the inconsistencies of one manifest."""
+    """Checks one manifest, and collects the errors."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.m = manifest
@@ -178,7 +178,7 @@ class _Checker:
             self.expect(bool(a.symbols) and names.issuperset(a.symbols), "is about no symbols of the program", where)
 
     def terms(self, names: set[str] | set[Dim]) -> set[str]:
-        """The terms that polynomials may have for these symbols."""
+        """The names that may occur in polynomials: these symbols, and quotients of them."""
         return set[str]().union(*(s.terms for s in self.m.symbols if s.name in names))
 
     def tensors(self) -> None:
@@ -250,7 +250,7 @@ class _Checker:
 
 
 class _Inside:
-    """The regions around a step, while steps are checked in order."""
+    """The regions that are open at a step, while the steps of a program are checked in order."""
 
     def __init__(self, checker: _Checker, symbols: set[str]) -> None:
         self.checker = checker
@@ -260,7 +260,7 @@ class _Inside:
         self.scopes: list[tuple[set[str], int]] = []
 
     def work(self, work: Work | None, where: str) -> None:
-        """Check that a polynomial only has symbols, and iteration numbers of surrounding loops."""
+        """Check that a polynomial uses only known symbols, and iteration numbers of loops around it."""
         known = self.names | {r.number for r in self.open if r.kind == "loop"}
         used = {name for _, powers in work or () for name in powers}
         self.checker.expect(used <= known, f"work uses unknown symbols {sorted(used - known)}", where)

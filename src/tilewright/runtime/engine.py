@@ -71,7 +71,7 @@ _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class StoreMoved(Exception):
-    """The control page names no slot: the weights were moved, or are gone."""
+    """Raised when the control page names no slot, because the weights were moved or are gone."""
 
 
 class Engine:
@@ -166,7 +166,8 @@ class Engine:
         model[MODEL.ensure] = ctypes.cast(self._ensure_callback, ctypes.c_void_p).value or 0
 
     def _promised(self) -> Memory:
-        """The words that `tw_shapes` must return; -1 where any value is allowed."""
+        """The results of `tw_shapes` that the manifest states: sizes of temporaries, dimensions of outputs and 1 for
+        each assumption; -1 where any value is allowed."""
         m = self.manifest
         words = [-1 if t.nbytes is None else t.nbytes for t in m.run_temps]
         words += [d if isinstance(d, int) else -1 for o in m.outputs for d in o.shape]
@@ -208,7 +209,7 @@ class Engine:
         return self._model[MODEL.threads]
 
     def threads_now(self, dims: tuple[int, ...]) -> int:
-        """How many threads calls with these values of the symbols currently use (`trial.py`)."""
+        """The number of threads that calls with the symbols' values `dims` use at present (`trial.py`)."""
         with self._lock:
             if not self._model[MODEL.places]:
                 self._plan()
@@ -227,7 +228,7 @@ class Engine:
         return shapes
 
     def memory(self, dims: tuple[int, ...]) -> Plan:
-        """How temporaries are placed for these values of the symbols."""
+        """Where temporaries lie in the arena for the symbols' values `dims`."""
         with self._lock:
             if not self._model[MODEL.places]:
                 self._plan()
@@ -246,8 +247,9 @@ class Engine:
         return temp_intervals(self.manifest.run_temps, sizes, self.threads)
 
     def _ask_shapes(self, dims: tuple[int, ...], *, assumed: bool = True) -> tuple[list[int], list[int]]:
-        """Bytes of each temporary (of one thread) and outputs' dims. Raises CompileError if they break a promise of the
-        manifest; CallError for dims that are too large, or, with `assumed`, that violate an assumption."""
+        """(bytes of each temporary for one thread, all dimensions of outputs) for the symbols' values `dims`, by the
+        program's `tw_shapes`. Raises CompileError if they contradict the manifest; CallError for sizes that are too
+        large or, if `assumed`, violate an assumption."""
         m = self.manifest
         values = np.array([*dims, 0], np.int64)
         out = np.full(len(m.run_temps) + self._outdims + len(m.assumptions) + 1, -1, np.int64)
@@ -280,7 +282,8 @@ class Engine:
             self.ensure(middling)
 
     def ensure(self, dims: tuple[int, ...]) -> None:
-        """Make sure that memory is planned, and that these dims have a layout and an executor large enough for it."""
+        """Plan memory if that was not done, and create a layout for the symbols' values `dims` and an executor that is
+        large enough for it."""
         with self._lock:
             if not self._model[MODEL.places]:
                 self._plan()
@@ -292,8 +295,8 @@ class Engine:
             self._ensure_executor(arena)
 
     def _layout(self, dims: tuple[int, ...]) -> int:
-        """The position in the table of the layout for these dims, pinned by an increment of `users`, which the caller
-        must undo."""
+        """The position of the layout for the symbols' values `dims`, whose count of users was incremented; the caller
+        must decrement it."""
         values = np.array([*dims, 0], np.int64)
         result = self._native.find(self.address, values.ctypes.data)
         if not result:
@@ -302,7 +305,8 @@ class Engine:
         return int(result) - self._layouts.address
 
     def _plan(self) -> None:
-        """Plan memory for usual values of the symbols; native code places temporaries of other sizes by these plans."""
+        """Plan memory for several typical values of the symbols. Native code derives the layout for any other values
+        from these plans."""
         temps = self.manifest.run_temps
         plans: dict[tuple[int, ...], Plan] = {}
         most = 0
@@ -318,9 +322,9 @@ class Engine:
         self._reserve = self._largest_arena(most)
 
     def _largest_arena(self, usual: int) -> int:
-        """The bytes of an arena for the largest values of the symbols, and at least `usual` bytes, if values are
-        bounded and it is not too large; else 0. Memory that is never touched costs nothing. Values in between may need
-        more, if kernels use other versions for them."""
+        """The bytes of an arena for the largest values of the symbols, at least `usual`; 0 if symbols are unbounded or
+        it is too large. Memory that is never touched costs nothing. Values in between may need more, if kernels have
+        other versions for them."""
         symbols = self.manifest.symbols
         if not symbols or any(s.hi >= UNBOUNDED for s in symbols):
             return 0
@@ -349,8 +353,8 @@ class Engine:
             self._native.set(self.address + MODEL.executor_count, count + 1)
 
     def _room(self, arena: int) -> int:
-        """The bytes to allocate for a call that needs `arena` bytes: enough for all calls if their sizes are bounded,
-        else up to a quarter more, so that lengths that grow by one seldom need a new arena."""
+        """The bytes to allocate for a call that needs `arena` bytes: the reserve for bounded sizes, else up to a
+        quarter more, so that lengths that grow by one rarely need a new arena."""
         if arena <= self._reserve:
             return self._reserve
         if not self.manifest.symbols:
@@ -379,8 +383,8 @@ class Engine:
         words[base + EXECUTOR.capacity] = nbytes
 
     def _device_arena(self, device: Device, index: int, nbytes: int) -> int:
-        """The address of a new arena on the device that replaces an executor's old one; the graphs that use the old one
-        are dropped."""
+        """The address of a new arena of `nbytes` bytes on the device for executor `index`. Its old arena is released,
+        with the CUDA graphs that use it."""
         at = index * self._executor_size + EXECUTOR.device
         call = self._device_calls.get(index)
         if call is None:
@@ -428,21 +432,22 @@ class Engine:
         return 0 if self._time_limit is None else max(1, round(self._time_limit * 1e9))
 
     def _tell(self, field: int, value: int) -> None:
-        """Store a control word in all executors, and the text that the native entry raises when such a limit ends a
-        call."""
+        """Store a control word, at offset `field`, in all executors, and update the error texts that depend on it."""
         for k in range(self._model[MODEL.executor_count]):
             self._native.set(self._executors.address + k * self._executor_size + field, value)
         self._say()
 
     def _say(self) -> None:
-        """Write the error texts for the native entry. Earlier texts stay in memory: a call may be reading them."""
+        """Write the texts of the errors for exceeded limits, which the native entry raises. Earlier texts stay, as a
+        call may be reading them."""
         for field, status in ((MODEL.endless_message, ENDLESS), (MODEL.delayed_message, TIMED_OUT)):
             text = ctypes.create_string_buffer(str(self.ended(status)).encode())
             self._keep.append(text)
             self._native.set(self.address + field, ctypes.addressof(text))
 
     def ended(self, status: int) -> CallError:
-        """The error of a call whose loops were ended with this status."""
+        """The error for a call whose loops ended with `status`: by the limit of iterations, that of time, or a
+        signal."""
         where = f"program {self.manifest.name!r}"
         if status == ENDLESS:
             what = f"loops of the model would have more than {self._max_iterations} iterations"
@@ -467,7 +472,8 @@ class Engine:
         return self.call_at([a.ctypes.data for a in arrays], dims)
 
     def call_at(self, places: Sequence[int], dims: tuple[int, ...]) -> int:
-        """Like `call`, with the addresses of inputs and outputs."""
+        """Call the program on inputs and outputs at these addresses, and plan memory if needed. Returns the version of
+        the weights; raises CallError if the call fails."""
         addresses = np.array([*places, 0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -499,7 +505,7 @@ class Engine:
         return self._native.builtin(self.address, slow, self, versioned=versioned)
 
     def learn(self, args: Sequence[object]) -> None:
-        """Teach the native entry to read arguments of these types itself."""
+        """Let the native entry accept arguments of the types of `args` from now on, without the slow path."""
         for arg in args:
             self._native.learn(type(arg))
 
@@ -541,7 +547,7 @@ class Engine:
 
 
 def refused(manifest: Manifest, number: int, word: Array) -> Error:
-    """The error of a call that check `number` ended; `word` holds the number that it tested."""
+    """The error of a call that ended at check number `number`; `word` is the tested number."""
     check = manifest.checks[number]
     if check.external:
         return failure(int(word.view(np.int64)[0]))
@@ -574,7 +580,7 @@ def _dlpack_code(name: str) -> int:
 
 
 def _ensure_callback(engine: weakref.ref[Engine]) -> Any:
-    """A callback with which native callers request a layout for new dimensions; it returns 0 if there is one now."""
+    """A C callback by which native callers request memory for new dimensions. It returns 0 if that succeeded."""
 
     def ensure(model: int, dims: int) -> int:
         try:

@@ -122,8 +122,8 @@ def _contiguous(m: Module) -> None:
 
 
 def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, data: Value, io: Value) -> None:
-    """Check a shape; if it fits, store address and bytes in `io` and return 1, else return 0. A PyTorch tensor with
-    elements but without memory is lazily zero, and is not accepted."""
+    """Emit code that compares an argument's shape with the specification `tensor`, and returns 1 with address and bytes
+    in `io` if it fits, else 0. A PyTorch tensor with elements but without memory is lazily zero, and does not fit."""
     count = f.call(I64, "tw_bind" if kind == _INPUT else "tw_equal", tensor, shape, dims)
     with f.when(count < 0):
         f.ret(0)
@@ -234,8 +234,8 @@ def _overlaps(m: Module) -> None:
 
 
 def _new_outputs(m: Module) -> None:
-    """A new array of the framework of `api` (null: NumPy), whose address is stored in `io`; null with a Python
-    exception set."""
+    """Define `tw_new`: a new array of the framework whose exchange functions are `api` (null: NumPy), with its address
+    in `io`; null, with a Python exception set, if that fails."""
     params = [("api", PTR), ("tensor", PTR), ("shape", PTR), ("io", PTR)]
     with m.function("tw_new", PTR, params) as (f, (api, tensor, shape, io)):
         rank = tensor[TENSOR.rank].cast(I32)
@@ -275,7 +275,7 @@ _CALL = (("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR))
 
 
 def _slow_path(m: Module) -> None:
-    """The slow path, called with a builtin's arguments: a function of its own, for a builtin has many ways to it."""
+    """Define `tw_slow`, which calls the slow path with a builtin's arguments; many places branch to it."""
     with m.function("tw_slow", PTR, _CALL, local=True) as (f, (self, args, nargs, kwnames)):
         path = f.call(PTR, "PyTuple_GetItem", self, (I64, 1))
         f.ret(f.call(PTR, "PyObject_Vectorcall", path, args, nargs, kwnames))
@@ -433,7 +433,7 @@ class _CallEmitter:
             f.ret(0, PTR)
 
     def fail_if_ended(self, status: Value, result: Value) -> None:
-        """Raise the error of unbounded loops directly; the slow path would have to run them again."""
+        """Raise the error for loops that exceeded a limit, without the slow path, which would run them again."""
         f = self.f
         for ended, message in ((ENDLESS, MODEL.endless_message), (TIMED_OUT, MODEL.delayed_message)):
             with f.when(status.eq(ended)):

@@ -69,8 +69,8 @@ def decode(data: bytes, count: int, where: str) -> tuple[Array, int]:
 
 
 def _lengths(counts: Array) -> Array:
-    """The bits of each symbol's code, u8[alphabet], from its frequency; frequencies are halved until no code exceeds
-    LONGEST."""
+    """The number of bits of each symbol's code, u8[alphabet], by the symbols' frequencies `counts`. Frequencies are
+    halved until no code is longer than LONGEST."""
     counts = counts.astype(np.int64)
     while True:
         lengths = _huffman(counts)
@@ -115,8 +115,8 @@ def _codes(lengths: Array) -> Array:
 
 
 def _table(lengths: Array, where: str) -> tuple[Array, Array, int]:
-    """For each bit pattern of the longest code's length, the symbol whose code it begins with (-1: none) and that
-    code's length; and the longest length."""
+    """A decoding table: (for each pattern of as many bits as the longest code the symbol whose code begins it, -1 if
+    none; the length of that code; the number of bits). Raises ArtifactError if `lengths` are no code."""
     width = max(int(lengths.max(initial=0)), 1)
     if width > LONGEST:
         raise ArtifactError("has a code that is too long", where=where, expected=LONGEST, got=width)
@@ -132,7 +132,7 @@ def _table(lengths: Array, where: str) -> tuple[Array, Array, int]:
 
 
 def _runs(symbols: Array, lengths: Array, codes: Array) -> tuple[Array, bytes]:
-    """The number of bytes of each run, and the encoded runs."""
+    """(bytes of each run of RUN symbols, the encoded runs one after another)."""
     sizes = lengths[symbols].astype(np.int64)
     begins = np.arange(0, symbols.size, RUN)
     nbytes = (np.add.reduceat(sizes, begins) + 7) // 8

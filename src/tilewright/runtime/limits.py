@@ -46,8 +46,8 @@ def now(f: Function) -> Value:
 
 
 def define_time_limit(m: Module) -> None:
-    """Add `tw_poll(control, spent)`: how many more iterations a call may make that has used `spent`; 0 ends it, and
-    `status` says why. It calls `tw_interrupted`."""
+    """Define `tw_poll(control, spent)`, which loops call now and then: it returns the number of further iterations
+    until the next call, for a program call that has made `spent`; 0 ends the call, and `status` says why."""
     with m.function("tw_poll", I64, [("control", PTR), ("spent", I64)]) as (f, (control, spent)):
         left = control[CONTROL.limit] - spent
         _end_if(f, control, left <= 0, ENDLESS)

@@ -163,7 +163,8 @@ class Native:
         return result
 
     def _further(self, name: str, text: str | Callable[[], str], exports: Sequence[str]) -> Library:
-        """The library of code that calls the core and the glue, compiled and linked when it is first asked for."""
+        """The library with the LLVM module `text`, linked to the core and the glue; compiled when it is first
+        requested."""
         if name not in self._libraries:
             with self._linking:
                 if name not in self._libraries:
@@ -179,7 +180,7 @@ class Native:
         return _I64.from_address(self._globals + offset)
 
     def addresses(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[int]:
-        """The data addresses of NumPy arrays, all by one call, since `array.ctypes.data` takes a microsecond each."""
+        """The data addresses of NumPy arrays, read in one native call: `array.ctypes.data` takes a microsecond each."""
         if not self._fast:
             return [a.ctypes.data for a in arrays]
         places, out = array("q", map(id, arrays)), array("q", bytes(8 * len(arrays)))
@@ -219,7 +220,8 @@ class Native:
         return created
 
     def learn(self, kind: type) -> None:
-        """Teach the builtin to read tensors of this type itself, if the type has C functions for that."""
+        """Let the builtin read tensors of type `kind` itself from now on, if the type has DLPack's C functions for
+        that."""
         if kind in self._known or len(self._known) > MAX_TYPES:
             return
         self._known.add(kind)
@@ -253,7 +255,8 @@ def _address(symbol: Any) -> int:
 
 
 def _python_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of the interpreter's C API, called with the GIL held; shares no state with `ctypes.pythonapi`."""
+    """A function of Python's C API as ctypes function, which is called with the GIL held and shares no settings with
+    `ctypes.pythonapi`."""
     return ctypes.PYFUNCTYPE(result, *arguments)(_address(getattr(ctypes.pythonapi, name)))
 
 
@@ -292,7 +295,8 @@ def _free_threaded() -> bool:
 
 
 def _objects_are_as_assumed() -> bool:
-    """Whether the offsets that the builtin reads agree with live objects."""
+    """Whether live objects have their fields at the offsets at which the builtin reads them: a test on a NumPy
+    array."""
     if sys.implementation.name != "cpython" or _free_threaded() or sys.maxsize < 2**32:
         return False
     sample = np.zeros((3, 5), np.float32)

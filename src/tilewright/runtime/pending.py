@@ -52,7 +52,7 @@ class Background:
         return pending
 
     def _started(self) -> ThreadPoolExecutor:
-        """The threads of this process; the child of a fork starts new ones."""
+        """The executor of this process; after a fork the child creates a new one."""
         process = os.getpid()
         if self._process != process:
             with self._lock:
@@ -62,7 +62,7 @@ class Background:
         return self._threads
 
     def close(self) -> None:
-        """Make the calls that are waiting, then end the threads."""
+        """Finish the submitted calls, and end the threads."""
         if self._process == os.getpid():
             self._threads.shutdown()
 

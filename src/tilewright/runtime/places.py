@@ -25,7 +25,8 @@ for each order, its blocks: index, number of blocks directly below, and their in
 
 
 def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan]) -> list[int]:
-    """The words of PLACES for plans of these temporaries, each for other sizes."""
+    """The words of the native struct PLACES: for each plan of the temporaries, its blocks from bottom to top, each with
+    the blocks directly below it."""
     whose = roots(temps)
     index = {root: k for k, root in enumerate(dict.fromkeys(whose))}
     words = [len(index), len(plans), *(index[r] for r in whose), *(threads if t.per_thread else 1 for t in temps)]
@@ -38,8 +39,8 @@ def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan])
 
 
 def usual_dims(symbols: Sequence[SymbolSpec]) -> list[tuple[int, ...]]:
-    """Values of the symbols for which memory is planned: medium ones first, then the smallest and largest likely ones,
-    and small and large ones."""
+    """Values of the symbols at which memory is planned: median likely ones first, then the smallest and largest likely
+    ones, small and large ones."""
     middling = [sorted(s.likely)[len(s.likely) // 2] if s.likely else MIDDLING for s in symbols]
     least, greatest = ([end(s.likely) if s.likely else MIDDLING for s in symbols] for end in (min, max))
     wanted = middling, least, greatest, [1] * len(symbols), [LARGE] * len(symbols)
@@ -52,13 +53,14 @@ MIDDLING, LARGE = 64, 512
 
 
 def _legal(symbol: SymbolSpec, value: int) -> int:
-    """The smallest value of a symbol that is at least this one, or its largest."""
+    """The smallest permitted value of a symbol that is at least `value`; if there is none, its largest."""
     up = -(-max(value, symbol.lo) // symbol.multiple) * symbol.multiple
     return min(up, symbol.hi // symbol.multiple * symbol.multiple)
 
 
 def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, list[int]]:
-    """For each block, named by its first temporary, the other blocks that live at some step of its life."""
+    """For each block, named by its first temporary, the blocks whose lifetimes overlap its own; `whose` has each
+    temporary's block."""
     blocks: dict[int, Block] = {}
     for t, root in zip(temps, whose, strict=True):
         block = blocks.setdefault(root, Block(t.first, t.last, 0))
@@ -69,7 +71,8 @@ def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, lis
 
 
 def _directly_below(order: Sequence[int], conflicts: dict[int, list[int]]) -> list[tuple[int, list[int]]]:
-    """For each block of an order, the conflicting blocks before it, except those that are below another one of them."""
+    """(block, the conflicting blocks earlier in `order` on which it may rest), without those that lie below another one
+    of these."""
     at = {root: k for k, root in enumerate(order)}
     under: dict[int, int] = {}  # as bits
     results = []
@@ -117,7 +120,8 @@ def define_places(m: Module) -> None:
 
 
 def _pass(f: Function, blocks: Value, next_word: Variable, selected: Value, at: Value) -> Value:
-    """Emit the placement of all blocks in one order; returns the highest end."""
+    """Emit code that places all blocks in one plan's order, each on top of the blocks below it, with sizes `selected`.
+    Stores the offsets to `at`; returns the arena's size."""
     top = f.var(I64, 0)
     with f.each(blocks):
         head = next_word.get()

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel's time: seconds of all of its calls in a run (median of the repeats), its share of the run, and rates
-    if its work is known."""
+    """The time of one kernel: seconds of all of its calls in a run (the median of repeated runs), its share of the run,
+    and rates if its work is known."""
 
     kernel: str
     label: str
@@ -94,7 +94,7 @@ def step_clock(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> St
 
 
 class StepClock:
-    """A program's steps, compiled with the clock read between them.
+    """A program's steps compiled with the clock read after each, to time them on certain inputs.
 
     Args:
         slots: the addresses that the steps work on.
@@ -177,7 +177,8 @@ def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[st
 
 
 def run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
-    """A new slot table for a call: inputs, new outputs, packed weights, a new arena."""
+    """(objects to keep alive, slot table) for a call of `tw_run`: addresses of inputs, new outputs, packed weights and
+    a new arena."""
     m = engine.manifest
     shapes = engine.output_shapes(bound.dims)
     outputs = uninitialised(m.outputs, shapes, bound.arrays)

@@ -101,7 +101,8 @@ def call_versioned(
 def _arguments(
     manifest: Manifest, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
 ) -> tuple[list[Any], Array]:
-    """The inputs in the form that the program expects, and the offsets of the sequences."""
+    """(the inputs as the program takes them, the offsets of the sequences) of a call with packed sequences; inputs with
+    rows are packed into one array each."""
     spec, where = manifest.ragged, f"program {manifest.name!r}"
     assert spec is not None
     if out is not None:
@@ -138,7 +139,8 @@ def _batch(spec: InputSpec, value: Any) -> Ragged:
 
 
 def _offsets(spec: RaggedSpec, batches: dict[str, Ragged], where: str) -> Array:
-    """The offsets of the sequences, which must be the same in all inputs."""
+    """The first row of each sequence, and the end, which must agree in all `batches`. Raises CallError for lengths that
+    the program does not allow."""
     offsets, *others = (b.offsets for b in batches.values())
     if any(not np.array_equal(offsets, o) for o in others):
         raise CallError("inputs have sequences of different lengths", where=where, got=", ".join(batches))
@@ -154,7 +156,7 @@ def _offsets(spec: RaggedSpec, batches: dict[str, Ragged], where: str) -> Array:
 
 
 def _packed(spec: InputSpec, batch: Ragged, ragged: RaggedSpec) -> Array:
-    """The rows in the shape that the program expects, perhaps with a leading dimension of 1."""
+    """The rows of `batch` in the shape of the input `spec`, with leading dimensions of 1 if that has some."""
     if len(batch.rows) != batch.offsets[-1]:
         raise CallError("rows and offsets differ", where=f"input {spec.name!r}", got=repr(batch))
     return batch.rows.reshape((1,) * spec.shape.index(ragged.rows) + batch.rows.shape)

@@ -19,7 +19,8 @@ FIRST = 8
 
 
 class Rooms:
-    """The rooms of one program."""
+    """The sizes of a program's rooms at present: a room is an input without elements, whose extent says for how many
+    rows, whose number data decides, there is memory."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -30,7 +31,7 @@ class Rooms:
         return bool(self._sizes)
 
     def filled(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        """The inputs of a call with the rooms inserted."""
+        """The inputs of a call, with an array for each room added at its position."""
         supplied = len(self._manifest.arguments)
         if not self._sizes or len(inputs) != supplied:
             return inputs
@@ -39,8 +40,8 @@ class Rooms:
         return [np.empty((sizes[i.name], 0), np.int8) if i.name in sizes else next(rest) for i in self._manifest.inputs]
 
     def suffice(self, values: dict[str, int]) -> bool:
-        """Whether rooms were large enough for the extents of a call, by name. If not, the first one that was too small
-        is enlarged; the extents of others may be wrong, as they may depend on the rows that it cut off.
+        """Whether the rooms were large enough for a call whose extents are `values`, by name. If not, the first one
+        that was too small is enlarged; other extents may be wrong, as they may depend on rows that it cut off.
 
         Raises CallError for a number of rows that is negative or too large.
         """

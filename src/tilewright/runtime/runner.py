@@ -43,8 +43,8 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An engine, its builtin function and the names of its arguments, read together, so that no call mixes two
-    programs."""
+    """The engine of a program, its builtin function and its names of inputs and outputs, in one object, so that a call
+    that reads it uses one program."""
 
     engine: Engine
     call: Callable[..., Any]
@@ -58,7 +58,7 @@ class Runner(Called):
     _binding: _Entry
 
     def _start(self, engine: Engine) -> None:
-        """Use this engine for calls from now on."""
+        """Direct calls to `engine` from now on."""
         manifest = engine.manifest
         if (before := getattr(self, "_binding", None)) is not None:
             engine.max_iterations, engine.time_limit = before.engine.max_iterations, before.engine.time_limit
@@ -81,7 +81,7 @@ class Runner(Called):
             self.versioned = partial(call_versioned, manifest, self.versioned)  # type: ignore[method-assign]
 
     def _go_slow(self) -> None:
-        """Route every call through Python from now on."""
+        """Direct all calls to the slow path, in Python, from now on."""
         self._binding = replace(self._binding, call=self._slow_call)
         self.__call__ = self._slow_call  # type: ignore[method-assign]
         self.versioned = self._slow_versioned  # type: ignore[method-assign]
@@ -99,11 +99,11 @@ class Runner(Called):
         return State(self, capacity, dims)
 
     def _with_state(self, inputs: Sequence[Any], out: Any) -> Any:
-        """A call with the memory of a state, which has checked its capacity."""
+        """A call with the caches of a state among `inputs`."""
         return self._binding.call(*inputs) if out is None else self._binding.call(*inputs, out=out)
 
     def _refuse(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """Raise the error for a call without a state of a program that has caches."""
+        """Raise the error of a call without a state, for a program that keeps caches."""
         hint = "state = model.state(capacity=...), then state(...)"
         raise CallError("the program has caches that are kept between calls", where=f"program {self.name!r}", hint=hint)
 
@@ -113,7 +113,7 @@ class Runner(Called):
             self._refuse()
 
     def _on_host(self, what: str) -> None:
-        """Raise UnsupportedError for a program whose kernels run on a GPU."""
+        """Raise UnsupportedError, naming `what` was requested, for a program whose kernels run on a GPU."""
         if self._engine.device is not None:
             hint = "use NVIDIA's tools (nsys, ncu): kernels have names there"
             raise UnsupportedError(f"{what} of a program on a GPU", where=f"program {self.name!r}", hint=hint)
@@ -123,7 +123,8 @@ class Runner(Called):
         return self._binding.engine
 
     def _follow(self) -> None:
-        """Start another engine, since the weights have moved; raise if that is impossible."""
+        """Switch to an engine for the store to which the weights have moved. Raises StoreMoved if that is impossible,
+        as it is here."""
         raise StoreMoved
 
     def _weight_addresses(self) -> list[int]:
@@ -158,7 +159,8 @@ class Runner(Called):
         return self._answer(inputs, out)
 
     def _answer(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        """A call with all checks, which follows moved weights: its result and the version of the weights used."""
+        """(result, version of the weights) of a call by the slow path, which is repeated if the weights have moved
+        meanwhile."""
         while True:
             try:
                 return self._checked_call(inputs, out)
@@ -193,7 +195,8 @@ class Runner(Called):
         return out, version
 
     def _sized_call(self, engine: Engine, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        """A call in which data decides the sizes of outputs."""
+        """(result, version of the weights) of a call whose outputs' sizes data decides; it is repeated with larger
+        rooms if these were too small."""
         manifest = engine.manifest
         if out is not None:
             raise CallError("data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}")
@@ -208,12 +211,12 @@ class Runner(Called):
         return results[0] if len(results) == 1 else tuple(results) or None, version
 
     def _bound(self, engine: Engine, inputs: Sequence[Any]) -> BoundInputs:
-        """The checked inputs of a call, with rooms of their current size."""
+        """The inputs of a call checked and converted, with rooms of their present sizes added."""
         manifest = engine.manifest
         return bind_inputs(manifest.inputs, manifest.symbols, self._rooms.filled(inputs))
 
     def _measured(self, inputs: Sequence[Any]) -> BoundInputs:
-        """The inputs of calls for measurements, with rooms that are large enough for them."""
+        """The inputs of calls to be measured; one call is made first, which enlarges the rooms as needed."""
         if self._rooms:
             self(*inputs)
         return self._bound(self._engine, inputs)
@@ -252,7 +255,8 @@ class Runner(Called):
         return {names[0]: result} if len(names) == 1 else dict(zip(names, result or (), strict=True))
 
     def _all_outputs(self, names: Sequence[str], args: Sequence[Any], out: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The caller's outputs, completed with new arrays."""
+        """The caller's outputs `out`, completed by new arrays for the names that it lacks. Raises CallError for unknown
+        names."""
         check_option("out", out, Mapping, "a dict of arrays by the outputs' names", CallError)
         arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
         if len(arrays) != len(names) or not all(map(arrays.__contains__, names)):
@@ -395,19 +399,19 @@ class Runner(Called):
 
 
 def _sizes_by_name(specs: Sequence[InputSpec], inputs: Sequence[Any]) -> dict[str, int]:
-    """The values of named dimensions in the inputs of a call."""
+    """The sizes that the inputs' shapes give to named dimensions."""
     pairs = ((d, n) for spec, x in zip(specs, inputs, strict=True) for d, n in zip(spec.shape, x.shape, strict=True))
     return {d: int(n) for d, n in pairs if isinstance(d, str)}
 
 
 def _extents(manifest: Manifest, arrays: Sequence[Array]) -> dict[str, int]:
-    """The sizes that data has decided, which are the program's last outputs."""
+    """The sizes that data decided, by name, which are the last of the program's output `arrays`."""
     return {name: int(a) for name, a in zip(manifest.extents, arrays[len(manifest.results) :], strict=True)}
 
 
 def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], extents: Mapping[str, int]) -> list[Array]:
-    """The outputs that callers see, cut to their real sizes. Raises CallError if a size is negative: the data is
-    invalid."""
+    """The outputs for the caller, cut to the sizes that data decided (`extents`). Raises CallError for a negative
+    size."""
     values = {**dict(zip((s.name for s in manifest.symbols), dims, strict=True)), **extents}
     results = []
     for spec, array in zip(manifest.results, arrays, strict=False):
@@ -432,7 +436,8 @@ def _listed(specs: Sequence[InputSpec | OutputSpec], most: int = 6) -> str:
 
 
 def _by_name(names: Sequence[str], arguments: Mapping[str, Any]) -> list[Any]:
-    """The arrays in the order of `names`. Raises CallError, which lists missing and unknown names."""
+    """The values of the mapping `arguments` in the order of `names`. Raises CallError that lists missing and unknown
+    names."""
     if not isinstance(arguments, Mapping):
         expected = f"a mapping with {list(names)}"
         raise CallError("inputs by name are wanted", expected=expected, got=type(arguments).__qualname__)

@@ -55,12 +55,12 @@ class SymbolSpec:
 
     @property
     def terms(self) -> set[str]:
-        """The term for this symbol in polynomials."""
+        """The names by which polynomials refer to the symbol: its own, and its quotient by `multiple`."""
         return {self.name, quotient(self.name, self.multiple)}
 
 
 def quotient(symbol: str, multiple: int) -> str:
-    """The term in polynomials for a symbol divided by its `multiple`."""
+    """The name in polynomials of `symbol` divided by `multiple`: "n/4", or "n" for 1."""
     return symbol if multiple == 1 else f"{symbol}/{multiple}"
 
 
@@ -201,7 +201,7 @@ class PatternSpec:
 
 @dataclass(frozen=True, slots=True)
 class PackedSpec:
-    """A weight as `tw_run` reads it: written by `tw_prepare`, or (`alias`) the raw parameter of that name itself."""
+    """A weight as `tw_run` reads it. `tw_prepare` computes it, or it is the raw parameter `alias` itself."""
 
     name: str
     nbytes: int
@@ -275,8 +275,8 @@ class RegionSpec:
     check: CheckSpec | None = None
 
     def shift(self, k: int) -> Work:
-        """The offset in bytes, from the beginning of its slot, of the count (k = 0), the condition (1) or the counter
-        (2), as a polynomial."""
+        """The offset in bytes from the beginning of its slot, as a polynomial, of the region's count (k = 0), condition
+        (1) or counter (2)."""
         return self.shifts[k] if self.shifts else ()
 
     @property
@@ -292,7 +292,7 @@ class RegionSpec:
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The slots that the region reads or writes."""
+        """The slots from which the region reads its count and condition, and its counter."""
         return tuple(s for s in (self.count, self.condition, self.counter) if s is not None)
 
 
@@ -341,7 +341,7 @@ class TargetSpec:
 
 
 def evaluate(work: Work, symbols: dict[str, int]) -> int:
-    """The value of a polynomial for given symbols."""
+    """The value of the polynomial `work` for these values of symbols."""
     return sum(coefficient * prod(_value(term, symbols) for term in terms) for coefficient, terms in work)
 
 

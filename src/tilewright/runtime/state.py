@@ -121,7 +121,7 @@ class State:
         return {c.input: self._as_model(c, self._rows_of(c)) for c in self._spec.caches}
 
     def _rows_of(self, cache: CacheSpec) -> Array:
-        """The current rows of a cache."""
+        """The rows that a cache holds at present, dequantised if it has scales."""
         rows = self._memory[cache.input][: self._length]
         return rows * self._memory[cache.scales][: self._length] if cache.scales else rows
 
@@ -167,8 +167,8 @@ class State:
         return np.moveaxis(rows, 0, cache.axis)
 
     def _reserve(self) -> None:
-        """Allocate an arena that suffices for a call with the fewest rows at full capacity, so that a growing sequence
-        never waits for memory. Memory that is not touched costs nothing."""
+        """Allocate an arena that suffices at full capacity, for the calls that append the most rows, so that a growing
+        sequence never waits for memory. Memory that is not touched costs nothing."""
         room, length = (self._runner.inputs[k].shape[0] for k in (self._first_cache, self._count))
         symbols = self._runner.manifest.symbols
         least = {s.name: s.lo for s in symbols} | self._dims | {str(room): self._capacity}
@@ -178,7 +178,7 @@ class State:
             self._runner._engine.ensure(tuple(least[s.name] for s in symbols))
 
     def _rows(self, inputs: Sequence[Any]) -> int:
-        """The number of rows that a call with these inputs appends."""
+        """The number of rows that a call with these inputs appends. Raises CallError if the inputs do not fit."""
         if len(inputs) != len(self._inputs):
             names = ", ".join(i.name for i in self._inputs)
             raise CallError("wrong number of inputs", expected=f"{len(self._inputs)} ({names})", got=len(inputs))
@@ -198,14 +198,15 @@ class State:
 
 
 def _coded(rows: Array) -> tuple[Array, Array]:
-    """Rows quantised to 8-bit codes and their scales, as programs compute them (transform/graph/state.py)."""
+    """`rows` quantised to 8-bit codes, and their scales, by the formula that programs use
+    (transform/graph/state.py)."""
     most = np.maximum(np.abs(rows).max(-1, keepdims=True, initial=0), np.float32(2.0**-100))
     scales = most * np.float32(1 / 127)
     return np.rint(rows / scales).astype(np.int8), scales
 
 
 def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tuple[int, dict[str, int]]:
-    """The sizes of the caches, by symbol."""
+    """(capacity, sizes by symbol) of new caches, if they are in range. Raises CallError otherwise."""
     state = runner.manifest.state
     assert state is not None
     caches = {c.input for c in state.caches}  # scales have the same sizes

@@ -68,7 +68,7 @@ class Stepper:
             at = self.step(at)
 
     def step(self, at: int) -> int:
-        """Emit the step number `at`, or the region that begins there; returns the number of the next step."""
+        """Emit step number `at`, or the whole region that begins there. Returns the number of the step after it."""
         region = self.steps[at].region
         if region is None:
             self.call(at)
@@ -84,7 +84,8 @@ class Stepper:
         return self.branch(at, region)
 
     def block(self, at: int) -> int:
-        """Emit steps until their region ends or its other case begins; returns the number of that marker."""
+        """Emit steps from `at` on up to the marker that ends their region or begins its other case. Returns the
+        marker's number."""
         while True:
             region = self.steps[at].region
             if region is not None and region.kind in ("else", "end"):
@@ -92,7 +93,8 @@ class Stepper:
             at = self.step(at)
 
     def call(self, k: int) -> None:
-        """Emit a call and the recording of its time. In a fork, the thread that makes the call takes the time."""
+        """Emit the kernel call of step `k`, and code that records its time; in a fork the thread that makes the call
+        does."""
         f, branch = self.f, self.steps[k].branch
         if branch is not None:
             self.last.set(self.now())
@@ -107,7 +109,7 @@ class Stepper:
             self.last.set(self.now())
 
     def invoke(self, k: int) -> None:
-        """Emit a call, and a barrier if other threads need its results."""
+        """Emit the kernel call of step `k`, and a barrier if it runs on one thread and others need its results."""
         f, step = self.f, self.steps[k]
         shifts = step.shifts or ((),) * len(step.slots)
         pointers = [self.pointer(i, shift) for i, shift in zip(step.slots, shifts, strict=True)]
@@ -123,7 +125,7 @@ class Stepper:
             self.wait()
 
     def is_mine(self, branch: int) -> Value:
-        """Whether this thread makes the calls of a branch."""
+        """Whether this thread makes the calls of branch number `branch` of a fork."""
         return self.tid.eq(self.f.value(branch, I64) % self.nthreads)
 
     def ends_fork(self, k: int) -> bool:
@@ -138,7 +140,8 @@ class Stepper:
         return self.extents[index - len(self.values)].get()
 
     def extent(self, region: RegionSpec) -> None:
-        """Define an extent: read a number from memory, clamped to its bounds, as a symbol."""
+        """Emit code that defines a symbol whose value data decides: it is read from memory, and clamped to its
+        bounds."""
         assert region.count is not None and region.trip is not None, "an extent has a value and a bound"
         f = self.f
         self.wait()
@@ -154,7 +157,7 @@ class Stepper:
         self.extents.append(result)
 
     def check(self, region: RegionSpec) -> None:
-        """Emit a check: the run ends there if its condition does not hold."""
+        """Emit a check, which ends the run if its condition in memory is false."""
         assert region.condition is not None, "a check has no condition"
         f = self.f
         self.wait()
@@ -221,7 +224,7 @@ class Stepper:
         return self.f.load(I8, self.pointer(slot, shift)).cast(I64)
 
     def write(self, slot: int, shift: Work, value: Value) -> None:
-        """Emit a store of a number by thread 0, for which the other threads wait."""
+        """Emit a store of `value` at a slot by thread 0, and a barrier."""
         with self.f.when(self.tid.eq(0)):
             self.pointer(slot, shift)[0] = value
         self.wait()
@@ -233,7 +236,7 @@ class Stepper:
         self.f.call(VOID, "tw_barrier", self.barrier, self.nthreads)
 
     def number(self, work: Work) -> Value:
-        """The value of a polynomial of symbols and iteration numbers."""
+        """Emit the value of the polynomial `work` of symbols and iteration numbers."""
         total = self.f.value(0, I64)
         for coefficient, terms in work:
             term = self.f.value(coefficient, I64)

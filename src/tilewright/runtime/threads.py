@@ -90,7 +90,7 @@ def futex(f: Function, word: Value, operation: int, value: Value | int, timeout:
 
 
 def _spin_while(f: Function, pointer: Value, value: Value, type: str) -> None:
-    """Wait until the word differs from `value`, yielding the core now and then."""
+    """Emit a loop that waits while the word at `pointer` equals `value`, and yields the processor from time to time."""
     spins = f.var(I64, 0)
     with f.loop() as loop:
         loop.leave_if(f.load(type, pointer, order="acquire").ne(value))
@@ -168,7 +168,7 @@ def _next_epoch(f: Function, nthreads: Value) -> None:
 
 
 def _start_workers(f: Function, wanted: Value) -> None:
-    """Start workers until there are `wanted`, or as many as the system allows."""
+    """Emit code that starts workers until `wanted` run, or the system refuses more."""
     pool = _pool(f)
     with f.loop() as loop:
         index = pool[_JOB.workers] + 1

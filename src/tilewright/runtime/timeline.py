@@ -55,7 +55,7 @@ def _append(f: Function, log: Value, code: Value, begin: Value, end: Value) -> N
 
 
 def _barrier_text() -> str:
-    """The text of a `tw_barrier` that records how long a thread waited."""
+    """LLVM text of a `tw_barrier` that appends each thread's waiting time to its log."""
     m = Module(host_triple())
     with m.function("tw_barrier", VOID, [("log", PTR), ("nthreads", I64)]) as (f, (log, nthreads)):
         with f.when(nthreads <= 1):
@@ -68,10 +68,10 @@ def _barrier_text() -> str:
 
 
 class _Tracer(Stepper):
-    """Emits steps that each thread records in its log."""
+    """Emits a program's steps so that each thread records the times of its calls in a log."""
 
     def begin(self, logs: int) -> None:
-        """Make the thread's log the address that kernels get as the barrier."""
+        """Emit code that passes this thread's log to kernels in place of the barrier's address."""
         f = self.f
         log = f.value(logs, PTR) + self.tid * _LOG_SIZE
         log[_LOG.barrier] = self.barrier
@@ -96,8 +96,8 @@ class _Tracer(Stepper):
 def _trace_text(
     steps: Sequence[StepSpec], addresses: Mapping[str, int], logs: int, ended: int, values: Mapping[str, int], most: int
 ) -> str:
-    """The text of `tw_trace`; `logs`: the address of the threads' logs; `ended`: that of a word which is set if a loop
-    exceeds its limit."""
+    """LLVM text of `tw_trace`, which runs the steps and records times in the threads' logs at address `logs`. The word
+    at address `ended` is set if a loop exceeds its limit."""
     m = Module(host_triple())
     with m.function("tw_trace", VOID, PARAMETERS) as (f, arguments):
         tracer = _Tracer(f, arguments, steps, addresses, ended - 16 * len(steps), values, most)

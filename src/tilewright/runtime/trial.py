@@ -62,7 +62,7 @@ _OF_A_NUMBER = (TRIAL.turn, TRIAL.total, TRIAL.longest, TRIAL.second)
 
 
 def _turn(m: Module) -> None:
-    """The number of threads of the next call of a trial; `most` is the user's limit."""
+    """Define `tw_turn`: the number of threads that the next call of a trial uses, at most `most`, the user's limit."""
     with m.function("tw_turn", I64, [("trial", PTR), ("most", I64)]) as (f, (trial, most)):
         tried = trial[TRIAL.tried]
         with f.when(tried > 0), f.when(tried <= most):
@@ -74,7 +74,8 @@ def _turn(m: Module) -> None:
 
 
 def _note(m: Module) -> None:
-    """Record the duration of a call of a trial."""
+    """Define `tw_note`: add the duration `took` of a call to the trial; after CALLS calls go on to another number of
+    threads, or end the trial."""
     params = [("trial", PTR), ("most", I64), ("took", I64)]
     with m.function("tw_note", VOID, params) as (f, (trial, most, took)):
         trial[TRIAL.total] += took
@@ -106,7 +107,7 @@ def _note(m: Module) -> None:
 
 
 def _next(f: Function, trial: Value, threads: Value) -> None:
-    """Continue the trial with this number of threads."""
+    """Emit code that continues the trial with `threads` threads."""
     trial[TRIAL.tried] = threads
     for field in _OF_A_NUMBER:
         trial[field] = 0
@@ -114,7 +115,7 @@ def _next(f: Function, trial: Value, threads: Value) -> None:
 
 
 def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """End a trial; `time` is the duration of the calls with one thread."""
+    """Emit code that ends the trial, of which `time` is the duration with one thread."""
     _count(f, trial, time)
     _compare(f, trial, tried, time)
     trial[TRIAL.one] = time
@@ -124,19 +125,20 @@ def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
 
 
 def _count(f: Function, trial: Value, time: Value) -> None:
-    """Add the duration of the calls with one number of threads to that of the trial."""
+    """Emit code that adds `time`, for one number of threads, to the time that the trial has taken."""
     trial[TRIAL.spent] += time
     trial[TRIAL.numbers] += 1
 
 
 def _compare(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """Choose this number of threads if larger ones are not faster by a sixteenth."""
+    """Emit code that selects `tried` threads, unless larger numbers were faster by more than a sixteenth."""
     with f.when(trial[TRIAL.best] * 16 >= time * 15):
         _take(f, trial, tried, time)
 
 
 def _check(m: Module) -> None:
-    """Start a trial early if calls have become slow; use one thread if that is faster on average."""
+    """Define `tw_check`, called for some calls outside of trials, which took `took`: it begins a trial if calls have
+    become slow, and selects one thread if that is faster on average."""
     with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)]) as (f, (trial, took)):
         timed, total = trial[TRIAL.timed] + 1, trial[TRIAL.sum] + took
         trial[TRIAL.timed] = timed
@@ -159,13 +161,14 @@ def _check(m: Module) -> None:
 
 
 def _take(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """Record this number of threads as the best so far."""
+    """Emit code that selects `tried` threads, whose calls took `time`."""
     trial[TRIAL.threads] = tried
     trial[TRIAL.best] = time
 
 
 def _until_next(m: Module) -> None:
-    """Compute the number of calls until the next trial from the time that this trial lost."""
+    """Define `tw_until_next`: the number of calls until the next trial, which grows with the time that this one
+    lost."""
     with m.function("tw_until_next", I64, [("trial", PTR)], local=True) as (f, (trial,)):
         best = trial[TRIAL.best] + 1  # never zero
         lost = trial[TRIAL.spent] - best * trial[TRIAL.numbers]

@@ -31,7 +31,8 @@ _MIX = 0xFF51AFD7ED558CCD
 
 
 def _accumulate(x: str, name: str) -> str:
-    """LLVM text: `%name` is `%acc` combined with the words `x` under `%key`, which depends on their position."""
+    """LLVM text that defines `%name`: the accumulators `%acc`, combined with the words of vector `x` and the key
+    `%key`, which depends on the words' position."""
     return f"""
   %{name}.keyed = xor <8 x i64> {x}, %key
   %{name}.low = and <8 x i64> %{name}.keyed, splat (i64 4294967295)
@@ -43,7 +44,8 @@ def _accumulate(x: str, name: str) -> str:
 
 
 def _folded(lanes: str) -> str:
-    """LLVM text: `%digest`, into which the lanes and `%nbytes` are mixed one after another, each by a bijection."""
+    """LLVM text that defines `%digest`: the lanes of an accumulator and `%nbytes`, mixed one after another by
+    bijections."""
     lines = ["  %h0 = add i64 %nbytes, 1"]
     for k in range(8):
         lines += [
@@ -103,8 +105,8 @@ last:
 
 
 def _define_same_place(m: Module) -> None:
-    """Define `tw_same_place(watched, obj)`: whether a tensor has the address, sizes and strides that `watched`
-    records."""
+    """Define `tw_same_place(watched, obj)`: whether the tensor `obj` has the address, sizes and strides recorded in
+    `watched`."""
     with m.function("tw_same_place", I64, [("watched", PTR), ("obj", PTR)], local=True) as (f, (watched, obj)):
         api = f.call(PTR, "tw_api", obj)
         with f.when(api.eq(0)):
@@ -147,7 +149,8 @@ def _define_same_numbers(m: Module) -> None:
 
 
 def _define_unchanged(m: Module) -> None:
-    """Whether tensors are as a table states."""
+    """Define `tw_unchanged(table, tensors)`: whether all tensors have the addresses and contents that `table` records.
+    For much memory it releases the GIL."""
     with m.function("tw_unchanged", I64, [("table", PTR), ("tensors", PTR)]) as (f, (table, tensors)):
         with f.each(table[WATCH.count]) as i:
             watched = table + (i * WATCHED.size + WATCH.size)

@@ -34,12 +34,12 @@ class Arena:
 
     @property
     def room(self) -> tuple[int, ...]:
-        """For each parameter how many elements it occupies, rounded up to the alignment of the next one."""
+        """The number of elements that each parameter occupies in the vector, rounded up to the alignment of the
+        next."""
         return tuple(-(-size // ALIGN) * ALIGN for size in self.sizes)
 
     def span(self, names: Sequence[str]) -> tuple[int, int]:
-        """The first element of the first of some consecutive parameters, and the end of the last one with its
-        alignment."""
+        """(begin, end) in the vector of consecutive parameters `names`, with the padding after the last."""
         if not names:
             return 0, 0
         first, last = self.names.index(names[0]), self.names.index(names[-1])
@@ -52,7 +52,7 @@ class Arena:
 
     @property
     def part(self) -> int:
-        """The number of elements of all parameters together, and of each state."""
+        """The number of elements that all parameters occupy together, which is that of each state vector, too."""
         return sum(self.room)
 
     @property
@@ -60,8 +60,8 @@ class Arena:
         return self.part * (1 + len(self.state))
 
     def views(self, memory: Array, part: int = 0) -> dict[str, Array]:
-        """The parameters by name as views into the arena's memory; with `part` 1, 2, ... their first, second, ...
-        state."""
+        """The parameters (`part` 0), or the optimiser's first, second, ... state of each (1, 2, ...), as views of
+        `memory` by name."""
         first = part * self.part
         return {
             name: memory[first + start : first + start + size].reshape(shape)

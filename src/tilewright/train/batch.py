@@ -26,7 +26,7 @@ def names_of(function: Callable[..., Any], count: int) -> list[str]:
 
 
 def named(objective: Objective, names: Sequence[str]) -> Objective:
-    """The objective whose batch has these names, in order; a name that is already in use is skipped."""
+    """`objective`, with its batch's inputs renamed to `names`, in order; a name that is in use is skipped."""
     graph = objective.graph
     batch = [v for v in graph.inputs if v.name != objective.key]
     used_names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
@@ -38,7 +38,7 @@ def named(objective: Objective, names: Sequence[str]) -> Objective:
 
 
 def with_values(graph: Graph, others: Mapping[Value, Value]) -> Graph:
-    """A graph in which inputs and parameters are replaced by others."""
+    """`graph`, with the values in `others` (old -> new) replaced."""
 
     def node(n: Node) -> Node:
         return replace(n, inputs=tuple(None if v is None else others.get(v, v) for v in n.inputs))

@@ -46,7 +46,8 @@ def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
 
 
 def _telling(arguments: Sequence[Value], read: Sequence[Value]) -> list[Value]:
-    """The inputs whose sizes are single symbols that values in `read` only have in sums and products."""
+    """Values among `arguments` that have as whole dimensions the symbols which `read` has only within expressions: a
+    section needs them to learn the symbols' values."""
     told = {d for v in read for d in v.shape}
     missing = {s for v in read for d in v.shape for s in variables(d)} - told
     results = []
@@ -58,7 +59,8 @@ def _telling(arguments: Sequence[Value], read: Sequence[Value]) -> list[Value]:
 
 
 def _views(graph: Graph) -> set[Value]:
-    """The values that are views of inputs and parameters, or constants."""
+    """The values of a graph that are constants, or views of inputs and parameters, and so cost nothing to compute
+    again."""
     members: set[Value] = set()
     there = {*graph.inputs, *graph.params}
     for node in graph.nodes:
@@ -68,7 +70,7 @@ def _views(graph: Graph) -> set[Value]:
 
 
 def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value]) -> tuple[Node, ...]:
-    """The nodes that compute `targets` from the values in `there`, in their order."""
+    """The nodes needed to compute `targets` from the values in `there`, in the order of `nodes`."""
     wanted = {v for v in targets if v not in there}
     retained: list[Node] = []
     for node in reversed(nodes):
@@ -79,6 +81,6 @@ def _reached(nodes: Sequence[Node], targets: Iterable[Value], there: set[Value])
 
 
 def _outside(body: Sequence[Node], targets: Iterable[Value]) -> set[Value]:
-    """The values that a section reads or returns without computing them."""
+    """The values that `body`'s nodes read, or that are among `targets`, but that it does not compute."""
     inside = {v for n in body for v in n.outputs}
     return {v for v in (*(v for n in body for v in n.inputs), *targets) if v is not None and v not in inside}

@@ -36,7 +36,7 @@ REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """A module's forward and backward program.
+    """The forward and backward graph of a module, and how they fit together.
 
     forward   from the inputs and parameters to the outputs and the stored values
     back      from inputs, parameters and stored values, and the gradients of floating-point outputs, to the gradients
@@ -52,8 +52,8 @@ class Ways:
 
 
 def divided(graph: Graph, movable: Sequence[str]) -> Ways:
-    """The forward and backward graph of a graph whose parameters `movable` are inputs. Raises UnsupportedError, which
-    lists all operators without a gradient."""
+    """The forward graph, whose further outputs are the values that the backward graph reads, and that graph. Parameters
+    named in `movable` become inputs. Raises UnsupportedError that lists all operators without a gradient."""
     inputs = (*graph.inputs, *(v for v in graph.params if v.name in set(movable)))
     fixed = tuple(v for v in graph.params if v not in inputs)
     used_names = {v.name for v in (*inputs, *fixed)} | {v.name for n in graph.nodes for v in n.outputs}
@@ -79,8 +79,8 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
 
 
 def _cut(nodes: Sequence[Node], results: Sequence[Value], earlier: set[Any]) -> tuple[list[Value], list[Node]]:
-    """The values that are stored for the backward pass, and its nodes: those that the results need, beginning with
-    stored values."""
+    """(values of the forward pass to store, nodes of the backward pass) that compute `results`. Operators in REPEATED
+    are computed again rather than stored."""
     retained: dict[Value, None] = {}
     wanted: set[Value | None] = set(results)
     matches: list[Node] = []

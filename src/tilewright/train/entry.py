@@ -249,7 +249,8 @@ def _has_loss(model: Any) -> bool:
 
 
 def _groups(names: Sequence[str], optimizer: Optimizer, groups: Mapping[str, Optimizer]) -> tuple[Group, ...]:
-    """The parameters grouped by the first pattern that they match; the first group has those that match none."""
+    """The parameters `names` grouped by the first pattern in `groups` that they match; the first group, with the step's
+    own optimiser, has those that match none. Raises ModelError for patterns without a match."""
     result: dict[str | None, list[str]] = {None: [], **{pattern: [] for pattern in groups}}
     for name in names:
         result[next((p for p in groups if fnmatchcase(name, p)), None)].append(name)

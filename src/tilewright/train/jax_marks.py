@@ -48,7 +48,8 @@ def marked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evaluated(closed: Any, arguments: Values) -> list[Any]:
-    """The results of a traced function, marked."""
+    """The results of a traced JAX function for these arguments, evaluated equation by equation, with marks for
+    gradients."""
     jaxpr = closed.jaxpr
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
     for equation in jaxpr.eqns:
@@ -58,7 +59,7 @@ def _evaluated(closed: Any, arguments: Values) -> list[Any]:
 
 
 def _applied(equation: Any, arguments: Values) -> Values:
-    """The results of one equation, marked."""
+    """The results of one equation for these arguments, marked so that gradients follow JAX's rule for its primitive."""
     name, params = equation.primitive.name, equation.params
     inner = next((params[key] for key in ("jaxpr", "call_jaxpr", "fun_jaxpr") if key in params), None)
     match name:
@@ -80,7 +81,7 @@ def _applied(equation: Any, arguments: Values) -> Values:
 
 
 def _marked_bodies(param: Any) -> Any:
-    """A parameter of an equation, in which the bodies of loops and branches are marked."""
+    """`param`, a parameter of an equation, with all functions in it (the bodies of loops and branches) marked."""
     if isinstance(param, tuple) and param and all(isinstance(p, ClosedJaxpr) for p in param):
         return tuple(map(_marked_bodies, param))
     if not isinstance(param, ClosedJaxpr):
@@ -100,7 +101,7 @@ def _called(jaxpr: Any) -> str:
 
 
 def _bound(equation: Any, arguments: Values) -> list[Any]:
-    """The results of an equation without marks."""
+    """The results of an equation for these arguments, by its primitive itself, without marks."""
     said = equation.primitive.get_bind_params(equation.params)
     functions, params = ((), said) if isinstance(said, dict) else said  # by release of JAX
     result = equation.primitive.bind(*functions, *arguments, **params)
@@ -108,15 +109,15 @@ def _bound(equation: Any, arguments: Values) -> list[Any]:
 
 
 def _by_rule(equation: Any, arguments: Values) -> list[Any]:
-    """The results of an equation, with gradients by JAX's forward-mode rule."""
+    """The results of an equation, marked so that their gradients are those of JAX's forward-mode rule."""
     moved, still, places = _function(equation, arguments)
     _, like = jax.jvp(moved, still, [arguments[k] for k in places])
     return _surrogates(_bound(equation, arguments), like)
 
 
 def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]], list[Any], list[int]]:
-    """An equation as a function of the operands that may have gradients; these operands without gradients; and their
-    positions."""
+    """(an equation as a function of those operands that may have gradients; these operands, with gradients stopped;
+    their positions)."""
     fixed = [_still(x) for x in arguments]
     places = [k for k, x in enumerate(arguments) if _moves(x)]
 
@@ -130,7 +131,8 @@ def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]
 
 
 def _by_way_back(equation: Any, arguments: Values) -> list[Any]:
-    """The results of a function with a custom backward pass: gradients flow through the transpose of that pass."""
+    """The results of a function with `custom_vjp`: gradients are the transpose of its backward pass, which must be
+    linear."""
     moved, still, places = _function(equation, arguments)
     values, back = jax.vjp(moved, *still)
     try:

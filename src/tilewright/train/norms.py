@@ -37,7 +37,7 @@ def with_shared_rows(graph: Graph) -> Graph:
 
 
 def _goes_back(node: Node, users: dict[Value, list[Node]]) -> bool:
-    """Whether other nodes compute a norm's mean square, too, as its gradient does."""
+    """Whether the graph also computes the gradient of the norm `node`, recognised by another user of its input."""
     x = node.inputs[0]
     assert x is not None
     result = "reduce_sum" if node.op == "layer_norm" else "mul"
@@ -45,7 +45,7 @@ def _goes_back(node: Node, users: dict[Value, list[Node]]) -> bool:
 
 
 def _in_parts(builder: GraphBuilder, node: Node) -> None:
-    """Emit a norm as separate nodes: its normalised rows, and the scale and shift, whose result is the norm's."""
+    """Emit the norm `node` as several operators: normalised rows, then scale and shift, whose result is the norm's."""
     b = Backward(builder, node, (None,))
     y, _ = normalised(b, b.x(), b.of(NormAttrs), node.op == "layer_norm")
     for k, op in ((1, "mul"), (2, "add")):

@@ -46,7 +46,7 @@ class Objective:
 
 
 def together(objectives: Sequence[Objective]) -> Objective:
-    """The union of several objectives of one model, for the step that holds their state; the graph is that of the
+    """One objective for the whole step: weights, changed buffers and metrics of all `objectives`, and the graph of the
     first."""
     weights: dict[str, Any] = {}
     changed: dict[str, None] = {}
@@ -206,7 +206,8 @@ def _vector(types: Mapping[str, TensorType]) -> Arena:
 
 
 def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:
-    """Pairs (parameter, its source) of an average, for the sources among `names`, in their order."""
+    """(parameter that is an average, the parameter that it follows) for those of `names` that match the average's
+    source."""
     sources = [name for name in names if name.startswith(average.source)]
     return [(average.target + name.removeprefix(average.source), name) for name in sources]
 

@@ -102,7 +102,7 @@ def back_graphs(
 
 
 def _produced_at(nodes: Sequence[Node], value: Value | None) -> int:
-    """The index of the node that computes a value."""
+    """The index of the node that computes `value`; -1 if none does."""
     return next((k for k, node in enumerate(nodes) if value in node.outputs), -1)
 
 
@@ -190,7 +190,7 @@ class _Growing:
         return list(graph.outputs[: len(graph.outputs) - len(fresh)]), gradients
 
     def bucket(self, stage: StagePlan, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
-        """A part of a stage's gradients."""
+        """The gradients of the parameters that begin between `begin` and `end` in the arena, as one vector."""
         arena = self.layout.arena
         result = dict(zip(stage.names, gradients, strict=True))
         inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
@@ -215,8 +215,8 @@ class _Growing:
         return norm
 
     def _instance(self, stage: StagePlan) -> Graph:
-        """The stage's graph, reading the values after earlier stages. Values of the first stage keep their names; each
-        stage has different random streams."""
+        """The stage's graph with its parameters as earlier stages have left them, the step's batch and key, and names
+        that differ from those of other stages. Each stage draws other random numbers."""
         index = next(k for k, other in enumerate(self.plan.stages) if other is stage)
         graph = stage.objective.graph
         batch, key = _inputs(stage.objective)
@@ -233,7 +233,7 @@ class _Growing:
         return replace(graph, nodes=nodes, outputs=tuple(names.get(v, v) for v in graph.outputs))
 
     def _move(self, stage: StagePlan, g: Value) -> None:
-        """Update each group by its optimiser."""
+        """Emit the updates of a stage's parameters by the gradients `g`, group by group, each by its optimiser."""
         assert self.scalars is not None
         start = 0
         for group in stage.groups:
@@ -250,7 +250,7 @@ class _Growing:
             start += size
 
     def _hold(self, stage: StagePlan, arena: Arena) -> None:
-        """Record the stage's new parameters and state for later stages."""
+        """Make the stage's new parameters and buffers those that later stages read."""
         for group in stage.groups:
             start = 0
             for name in group.names:
@@ -264,7 +264,7 @@ class _Growing:
         return self.joined([vector for part in self.new_vectors(self.plan.groups) for vector in part], "new_arena")
 
     def new_vectors(self, groups: Sequence[Group]) -> list[list[Value]]:
-        """The current parameters of each group, followed by each state of each group."""
+        """For the parameters, and then for each state of the optimiser, the current vectors of all groups."""
         vectors = [self._vectors(group) for group in groups if self._size(group)]
         return [[vector[k] for vector in vectors] for k in range(1 + len(self.layout.arena.state))]
 
@@ -298,11 +298,12 @@ class _Growing:
         return pieces
 
     def joined(self, pieces: Sequence[Value], name: str) -> Value:
-        """Vectors concatenated."""
+        """The vectors `pieces` concatenated to one, called `name`."""
         return emit1(self.builder, "concat", *pieces, axis=0, name=name) if len(pieces) > 1 else pieces[0]
 
     def _runs(self, names: Sequence[str]) -> list[tuple[Value, int, int]]:
-        """Consecutive parameters in their group's vector, merged to slices of it: (vector, begin, size) of each."""
+        """Where the parameters `names` lie in the vectors of their groups, as (vector, begin, size), with adjacent ones
+        merged."""
         results: list[tuple[Value, int, int]] = []
         arena = self.layout.arena
         room = dict(zip(arena.names, arena.room, strict=True))
@@ -329,7 +330,7 @@ class _Growing:
         return self.vectors[index]
 
     def _place_of(self, group: Group) -> tuple[int, int]:
-        """The number of the group, and the position of its numbers among the scalars."""
+        """(the number of the group, the position of its first scalar among those of all groups)."""
         groups = self.plan.groups
         index = next(k for k, other in enumerate(groups) if other is group)
         return index, sum(len(g.optimizer.scalars(1, g.optimizer.lr)) for g in groups[:index])
@@ -351,7 +352,7 @@ def _renamed(node: Node, names: Mapping[Value, Value]) -> Node:
 
 
 def _streaming(node: Node, first: int) -> Node:
-    """The node with another random stream."""
+    """`node`, with its random stream moved by `first`, so that stages draw different numbers."""
     if not isinstance(node.attrs, UniformAttrs) or not first:
         return node
     return replace(node, attrs=replace(node.attrs, stream=first + node.attrs.stream))
@@ -363,7 +364,7 @@ def _names_of(graph: Graph) -> set[str]:
 
 
 def _flows(builder: GraphBuilder, graph: Graph, params: Sequence[Value]) -> dict[Value, Value]:
-    """The gradients of the loss by the parameters."""
+    """The gradients of `graph`'s loss, its first output, by `params`."""
     loss = graph.outputs[0]
     one = _number(builder, 1)
     seed = emit1(builder, "broadcast", one, shape=loss.shape, name="d.loss") if loss.type.rank else one
@@ -379,7 +380,7 @@ def _number(builder: GraphBuilder, value: float) -> Value:
 
 
 def _place(builder: GraphBuilder, arena: Arena, memory: Value, params: Mapping[str, Value]) -> None:
-    """Define each parameter that the graph reads, under its own name, as a slice of the arena."""
+    """Emit each parameter in `params`, under its own name, as a reshaped slice of the arena `memory`."""
     for name, start, size in zip(arena.names, arena.starts, arena.sizes, strict=True):
         if name in params:
             flat = _part(builder, memory, start, size)
@@ -396,7 +397,7 @@ def _part(builder: GraphBuilder, vector: Value, start: int, size: int) -> Value:
 
 
 def _joined(builder: GraphBuilder, arena: Arena, values: Sequence[Value | None], name: str) -> Value:
-    """Values concatenated in the arena's order, with zeros for missing ones and for the padding."""
+    """`values` concatenated in the arena's order to one vector, with zeros for those that are None and for padding."""
     pieces: list[Value] = []
     for value, size, room in zip(values, arena.sizes, arena.room, strict=True):
         rest = room

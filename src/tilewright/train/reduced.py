@@ -139,7 +139,8 @@ class Back:
                 begun.clear()
 
     def _known(self, batch: Sequence[Any], vectors: Mapping[str, Array]) -> dict[str, Any]:
-        """The values that sections read, by name, except values of other sections."""
+        """The values that sections of the backward pass read, by name: the batch, the step's vectors, and results. If
+        shapes differ from those of the last batch, retained values are dropped."""
         if len(batch) != len(self.batch):
             what = "arrays are not as many as the example's"
             raise CallError(what, where="step", expected=len(self.batch), got=len(batch))

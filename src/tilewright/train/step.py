@@ -36,7 +36,7 @@ WORD = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Turns:
-    """Two vectors that alternate: a step reads `now` and writes `after`."""
+    """Two vectors that exchange their roles after each step: `now` is read, `after` is written."""
 
     now: Array
     after: Array
@@ -192,7 +192,7 @@ class Step:
         return result
 
     def _expected(self) -> list[Value]:
-        """The arrays of a batch that a program expects, without the step's own vectors."""
+        """The inputs of the step that the caller passes: the batch, without the key of random numbers."""
         return [v for v in self._objective.graph.inputs if v.name != self._objective.key]
 
     def _in_order(self, batch: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -214,7 +214,8 @@ class Step:
         return CallError("wrong number of arrays in the batch", where="step", expected=shown, got=len(batch))
 
     def _nonfinite(self, kind: Kind, result: dict[str, float]) -> dict[str, float]:
-        """Handle a step whose loss or gradients are not finite: returns its result, or raises."""
+        """The result of a step whose loss or gradients are not finite. Raises CallError instead if the step was
+        compiled so."""
         if self.on_nonfinite == "raise":
             got = ", ".join(f"{name.replace('_', ' ')} {result[name]}" for name in kind.finite)
             raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
@@ -261,8 +262,8 @@ class Step:
         self.count -= self.count % self._batches
 
     def _taking(self, update: Update, active: Active) -> list[ReducedStage]:
-        """The stages of an update. Of several, each reads the result of those before it from the vectors that the step
-        writes, which first get a copy of the old values."""
+        """The stages that take part in an update. If the step has several, the vectors that it writes first get a copy
+        of the old values, since each stage reads what earlier ones have written."""
         results = [stage for stage, there in zip(update.stages, active, strict=False) if there]
         if len(update.stages) > 1:
             arena, all_move = self._arena, len(results) == len(update.stages)
@@ -272,7 +273,8 @@ class Step:
         return results
 
     def _read(self, stage: ReducedStage, first: bool) -> dict[str, Array]:
-        """The vectors that a stage reads, by their names in graphs."""
+        """The step's vectors that a stage reads, by their names in its graph: those before the step for the `first`
+        stage, else those that earlier stages have written."""
         arena, buffers = (self._arena.now, self._buffers.now) if first else (self._arena.after, self._buffers.after)
         if stage.changes and not first:
             buffers = buffers.copy()  # it writes the other one
@@ -288,8 +290,9 @@ class Step:
             self._buffers.after[start:] = self._buffers.now[start:]
 
     def _sums(self) -> tuple[Array, Array]:
-        """The gradients accumulated so far, and the memory for their sum with this batch's: their own vector, or that
-        of the next arena. An update, which writes the latter, reads the former."""
+        """(the gradients accumulated so far, the memory for their sum with this batch's): the step's own vector of
+        gradients, and the first part of the next arena, in turns, so that an update, which overwrites the latter, reads
+        the former."""
         others = self._arena.after[: self._layout.arena.part]
         earlier = self._batches - 1 - self.count % self._batches - (self._update is None)
         return (others, self._gradients) if earlier % 2 == 0 else (self._gradients, others)
@@ -301,8 +304,9 @@ class Step:
         return self._kinds[self._plan.active(self.updates + 1)]
 
     def _vectors(self, kind: Kind, moves: bool) -> Vectors:
-        """The vectors that a step reads after the batch, and those that it writes. Without accumulated gradients these
-        are two prepared pairs that alternate, as building them would take longer than a small step."""
+        """(the vectors that a program reads after the batch, those that it writes); `moves`: it updates parameters.
+        Without accumulated gradients they are cached for both turns, as building them would take longer than a small
+        step."""
         objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
         inputs = [*([] if objective.key is None else [self._key]), self._arena.now]
         inputs += [self._scalars] if moves else []

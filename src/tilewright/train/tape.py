@@ -40,7 +40,7 @@ class Untaped(Exception):
 
 
 class Tape:
-    """The text that was written so far.
+    """A digest of the operations recorded so far, and labels of the tensors that occurred.
 
     labels  of known storages: those of the batch, of parameters and buffers, and of results
     copies  the storages that may be written: of buffers and of results
@@ -60,7 +60,7 @@ class Tape:
         self.digest.update(f"{len(text)}:{text}".encode())
 
     def name(self, tensor: torch.Tensor, label: str, copied: bool = False) -> None:
-        """Label a tensor's storage, if it has no label yet."""
+        """Give a tensor's storage a label, if it has none, and record it."""
         place = _place(tensor)
         if place not in self.labels:
             self.labels[place] = label
@@ -70,7 +70,8 @@ class Tape:
         self.write("named", label, self.operand(tensor))
 
     def operand(self, x: Any) -> str:
-        """The text of an operator's argument. Raises Untaped for arguments that it cannot describe completely."""
+        """`x`, an operator's argument, as text; tensors by their labels. Raises Untaped for arguments that text does
+        not describe completely."""
         if isinstance(x, torch.Tensor):
             return self.tensor(x)
         if x is None or isinstance(x, bool | int | str | complex):
@@ -84,7 +85,8 @@ class Tape:
         raise Untaped(f"an argument that is {type(x).__name__}")
 
     def seen(self, x: Any) -> str:
-        """The text of a function's argument; the function's operators are recorded as well."""
+        """`x`, an argument of a Python function, as text; of what cannot be described only its type, as the operators
+        inside are recorded, too."""
         if isinstance(x, dict):
             return f"{{{', '.join(f'{name}: {self.seen(value)}' for name, value in x.items())}}}"
         if isinstance(x, tuple | list):
@@ -95,7 +97,7 @@ class Tape:
             return type(x).__qualname__
 
     def tensor(self, x: torch.Tensor) -> str:
-        """The text of a tensor: the label of its storage, and its view of that."""
+        """A tensor as text: the label of its storage, and its type, sizes, strides and flags."""
         place = _place(x)
         label = self.labels.get(place) or self.fixed.get(place)
         if label is None:
@@ -106,7 +108,7 @@ class Tape:
 
 
 class _Operators(TorchDispatchMode):  # type: ignore[misc]
-    """Records operators."""
+    """While the mode is active, records the ATen operators that run."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -134,7 +136,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]
 
 
 class _Functions(TorchFunctionMode):  # type: ignore[misc]
-    """Records calls of PyTorch's functions, to distinguish those that call the same operators."""
+    """While the mode is active, records the calls of PyTorch's Python functions, to distinguish functions that run the
+    same operators."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()
@@ -212,7 +215,7 @@ def _check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tape: Tape
 
 
 def _place(tensor: torch.Tensor) -> int:
-    """The identity of a tensor's storage. Raises Untaped for tensors without one in CPU memory."""
+    """A number that identifies a tensor's storage. Raises Untaped for tensors without one in CPU memory."""
     if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
         raise Untaped("a tensor that is not in memory as it is")
     result: int = tensor.untyped_storage()._cdata
@@ -227,7 +230,7 @@ def _numbers(tensor: torch.Tensor) -> str:
 
 
 def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Zeros in place of a matrix product."""
+    """Zeros with the shape of a matrix product, which is not computed while taping."""
     if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2] or a.dtype != b.dtype:
         result: torch.Tensor = func(a, b)  # which says what is wrong
         return result
@@ -235,12 +238,12 @@ def _product(func: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _sum(func: Any, c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, **scales: Any) -> torch.Tensor:
-    """The addend of a product, in place of the sum."""
+    """The addend `c` in place of `c + a b`, whose product is not computed while taping."""
     return c + _product(aten.mm.default, a, b)
 
 
 def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> Any:
-    """Zeros in place of a convolution of contiguous images."""
+    """Zeros with the shape of a convolution, which is not computed while taping if it is an ordinary one."""
     _, stride, padding, dilation, transposed, _, groups = rest
     is_ordinary = x.is_contiguous() and weight.is_contiguous() and x.dtype == weight.dtype and not transposed
     if not is_ordinary or x.dim() != weight.dim() or x.shape[1] != weight.shape[1] * groups:
@@ -251,7 +254,7 @@ def _convolution(func: Any, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -
 
 
 def _batch_norm(func: Any, x: torch.Tensor, *rest: Any) -> Any:
-    """Zeros in place of rows normalised by the batch's own statistics."""
+    """Zeros in place of a batch norm by the batch's statistics, which is not computed while taping."""
     if not rest[4] or not x.is_contiguous() or x.dtype is not torch.float32 or x.dim() < 2 or x.numel() < 2:
         return func(x, *rest)
     return torch.zeros_like(x), x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1])

@@ -30,7 +30,7 @@ from tilewright.train.trace_cache import Traced
 
 
 class _Loss(torch.nn.Module):
-    """The loss as a module, for PyTorch's exporter."""
+    """A module that computes the loss of `model` for a batch, to be exported as a graph."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
         super().__init__()
@@ -77,8 +77,8 @@ def of_outputs(loss: Callable[..., Any], count: int) -> Callable[..., Any]:
 
 
 def _is_of_outputs(loss: Callable[..., Any], count: int) -> bool:
-    """Whether a function takes an output and a target: it is one of PyTorch's losses, or accepts two arguments but not
-    a model and a batch."""
+    """Whether `loss` is a function of output and target, rather than of the model and a batch of `count` arrays: it is
+    one of PyTorch's, or its signature says so."""
     if (getattr(loss, "__module__", None) or "").partition(".")[0] == "torch":
         return True
     try:
@@ -183,7 +183,7 @@ def tensors(example: Sequence[Any]) -> tuple[torch.Tensor, ...]:
 
 
 def _names(result: Any) -> tuple[str, ...]:
-    """The names of the loss and metrics in the result of a loss function."""
+    """ "loss", followed by the names of the metrics in the result of a loss function."""
     if not isinstance(result, dict):
         return ("loss",)
     if "loss" not in result:
@@ -253,13 +253,13 @@ def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Tr
 
 
 def _own(name: str) -> str:
-    """The name in the user's module of a weight of the loss module."""
+    """The name in the user's module of weight `name` of the exported loss module."""
     return name.removeprefix("model.")
 
 
 def _without_counters(graph: Graph, changed: Sequence[str]) -> tuple[Graph, tuple[str, ...], list[str]]:
-    """The graph without the new values of integer buffers that grow by one (batch norm's counts of batches), the
-    remaining changed buffers, and these integer buffers."""
+    """(the graph without new values of integer buffers that only count steps, the names of other changed buffers, the
+    names of those counters). Raises ModelError if the graph reads a counter."""
     first = len(graph.outputs) - len(changed)
     makers = {v: n for n in graph.nodes for v in n.outputs}
     counts = [_counts(name, makers.get(v), makers) for name, v in zip(changed, graph.outputs[first:], strict=True)]

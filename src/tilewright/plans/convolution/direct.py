@@ -402,7 +402,7 @@ def prefetch_pixels(
 ) -> None:
     """Let each register tile prefetch the pixels of that tile in the next strip, shared evenly among the panels. A
     strip reads a few lines of each channel's map, which hardware prefetchers do not follow, so that the first panel
-    would wait for every block of channels; with more panels than `PREFETCHING` has, that wait is a small part of the
+    would wait for every block of channels. With many panels nothing is done: that wait is a small part of their
     time."""
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     panels = as_int(weights.buffer.shape[0]) or 1

@@ -91,7 +91,7 @@ class Device:
 
     @contextmanager
     def current(self) -> Iterator[Driver]:
-        """Within the context, the device's CUDA context is current in this thread."""
+        """Within the context, the device's CUDA context is this thread's current one; yields the driver."""
         self.driver.call("cuCtxPushCurrent_v2", self.context)
         try:
             yield self.driver
@@ -130,12 +130,13 @@ class Device:
         return call
 
     def forget_graphs(self, call: Memory) -> None:
-        """Drop the graphs of an idle executor, as they hold addresses of its old arena."""
+        """Destroy the CUDA graphs of an executor that is not in use, as they contain addresses of its old arena."""
         with self.current():
             function(_code()["tw_gpu_forget"], None, _PTR)(call.address)
 
     def repeat(self, call: Memory, graph: int, dims: int, count: int) -> None:
-        """Launch a graph `count` times without waiting; if `graph` is 0, launch each kernel of the program instead."""
+        """Launch a CUDA graph `count` times without waiting; if `graph` is 0, launch the program's kernels one by one
+        instead."""
         function(_code()["tw_gpu_repeat"], None, *[_PTR] * 3, ctypes.c_int64)(call.address, graph, dims, count)
         if call[CALL.failed]:
             raise self.error(call[CALL.failed] & 0xFFFFFFFF | call[CALL.symbol] << 32)
@@ -150,15 +151,15 @@ class Device:
         self.driver.call("cuStreamSynchronize", self.own[CALL.stream])
 
     def raise_failed(self) -> None:
-        """Raise the first error in launches of the program's preparations."""
+        """Raise the first error that occurred in launches of the program's `prepare`, if there was one."""
         code, symbol = self.own[CALL.failed], self.own[CALL.symbol]
         self.own[CALL.failed] = 0
         if code:
             raise self.error(code & 0xFFFFFFFF | symbol << 32)
 
     def error(self, got: int) -> Error:
-        """The error of a call from the word that `tw_gpu_run` returned: the driver's error number and the function that
-        failed."""
+        """The error for the word `got`, which `tw_gpu_run` returned: the driver's error code and the number of the
+        function that failed."""
         where = f"program {self.manifest.name!r}"
         code = got & 0xFFFFFFFF
         code -= (code >> 31) << 32

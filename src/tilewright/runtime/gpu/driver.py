@@ -82,7 +82,8 @@ class Driver:
             raise self.error(code, symbol)
 
     def number(self, symbol: str, *arguments: Any) -> int:
-        """The 64-bit number that a function writes to where its first argument points."""
+        """The 64-bit number that the driver's function `symbol` returns through its first argument; the others are
+        `arguments`."""
         out = ctypes.c_int64(0)
         self.call(symbol, ctypes.addressof(out), *arguments)
         return out.value

@@ -62,8 +62,8 @@ def _address(f: Function, call: Value, symbol: str) -> Value:
 
 
 def _driver(f: Function, call: Value, symbol: str, *arguments: Value | tuple[str, int]) -> Value:
-    """Emit a call of a driver function, which is skipped if an earlier one failed; returns whether all have
-    succeeded."""
+    """Emit a call of the driver's function `symbol`, unless an earlier one of this call failed. Returns whether none
+    has failed."""
     fine = f.var(I1, 0)
     with f.when(call[CALL.failed].eq(0)):
         code = f.call(I32, _address(f, call, symbol), *arguments)
@@ -189,8 +189,9 @@ def _clear(m: Module) -> None:
 
 
 def _sizes(m: Module) -> None:
-    """`tw_gpu_sizes(model, dims, entry)`: store the bytes and consecutive addresses of all inputs and outputs; returns
-    the bytes in all. `dims` are the symbols' values; the layout has the outputs' dimensions."""
+    """Define `tw_gpu_sizes(model, dims, entry)`: store in a table entry the bytes and device offsets of all inputs
+    and outputs; returns their total. `dims` are the symbols' values, in the layout that also has the outputs'
+    dimensions."""
     with m.function("tw_gpu_sizes", I64, [("model", PTR), ("dims", PTR), ("item", PTR)], local=True) as (f, values):
         model, dims, entry = values
         inputs, total = model[MODEL.inputs], f.var(I64, 0)
@@ -263,8 +264,8 @@ def _find(m: Module) -> None:
 
 
 def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, count: Value, back: bool) -> None:
-    """Copy inputs to the device, or outputs back. The driver recognises addresses of either side, so that arrays may be
-    on host or device."""
+    """Emit copies of `count` arrays, from number `first` on, to the device, or with `back` from it. The driver
+    recognises addresses of either side, so that arrays may be on host or device."""
     with f.each(count) as k:
         words = entry + (first + k) * 16 + GRAPH.words
         place, size, array = f.load(PTR, words), words[8], f.load(PTR, slots, (first + k) * 8)
@@ -324,7 +325,8 @@ def _repeat(m: Module) -> None:
 
 
 def _always(f: Function, call: Value, symbol: str, *arguments: Value) -> None:
-    """Emit a call of a driver function regardless of earlier errors; its error is recorded if it is the first."""
+    """Emit a call of the driver's function `symbol` even after earlier errors; its own error is recorded if it is the
+    first."""
     code = f.call(I32, _address(f, call, symbol), *arguments)
     with f.when(code.ne(0)), f.when(call[CALL.failed].eq(0)):
         _fail(f, call, code.signed(I64), symbol)

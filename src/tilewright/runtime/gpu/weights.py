@@ -34,7 +34,7 @@ _WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of the weights: the raw ones, on the host, and where the packed ones are on the device."""
+    """A version of the weights: the raw arrays on the host, and the device addresses of the packed ones."""
 
     raw: tuple[Array, ...]
     packed_addresses: tuple[int, ...]
@@ -71,12 +71,13 @@ class DeviceWeights:
         return version
 
     def lend(self) -> Lent:
-        """The current raw weights."""
+        """The raw weights that calls use at present, with their version."""
         now = self.current
         return Lent(now.raw, now.version)
 
     def follow(self, engine: Engine) -> None:
-        """Let another engine of the same program, which uses the same control page, read these weights as well."""
+        """Let `engine`, another one of this program with the same control page, use these weights and later versions,
+        too."""
         with self._publishing:
             for index, version in enumerate(self._versions):
                 if version is not None:
@@ -84,7 +85,7 @@ class DeviceWeights:
             self._followers.add(engine)
 
     def adopt(self, arrays: Sequence[Array], version: int) -> None:
-        """Publish raw weights that are never modified again."""
+        """Publish the raw weights `arrays`, which are never modified afterwards, as `version`, without copying them."""
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
         self._publish(tuple(arrays), version)
 
@@ -120,7 +121,8 @@ class DeviceWeights:
             self.control.flip(index)
 
     def _pack(self, raw: Sequence[Array], base: int) -> tuple[int, ...]:
-        """Copy raw weights to the device and pack them there; returns the addresses of the packed ones."""
+        """Copy raw weights to the device, into the slot at `base`, and run the program's `prepare` on them. Returns the
+        addresses of the packed ones."""
         m, device = self._manifest, self._device
         raw_at = [base + at for at in self._raw_at]
         by_name = dict(zip((p.name for p in m.params), raw_at, strict=True))

@@ -108,7 +108,8 @@ MAX_TREE = 64
 def _add_untied(
     problems: Problems, weights: Mapping[str, Any], tied: Collection[tuple[str, str]], arrays: Mapping[str, Array]
 ) -> None:
-    """Record tied weights whose second name has other numbers, although the program has one tensor for both."""
+    """Record in `problems` each pair of `tied` names, one tensor when the model was compiled, whose arrays now
+    differ."""
     for name, leader in tied:
         if name not in weights or leader not in arrays:
             continue
@@ -125,8 +126,8 @@ def _add_untied(
 
 
 def _add_outside(problems: Problems, patterns: Collection[PatternSpec], arrays: Mapping[str, Array]) -> None:
-    """Record the sparse weights that have nonzero elements outside of their pattern, which products would treat as
-    0."""
+    """Record in `problems` the sparse weights with nonzero elements outside of their pattern, which products would
+    ignore."""
     for pattern in patterns:
         if pattern.weight not in arrays or pattern.rows not in arrays:
             continue
@@ -141,7 +142,8 @@ def _add_outside(problems: Problems, patterns: Collection[PatternSpec], arrays: 
 
 
 def _in_pattern(pattern: PatternSpec, index: Array, shape: tuple[int, ...]) -> Array:
-    """The positions of a pattern's elements in the flattened weight, each once."""
+    """The positions of a pattern's elements in the flattened weight of this shape, each once; `index` has the rows of
+    its blocks."""
     depth, columns = shape[::-1] if pattern.transposed else shape
     panels, blocks = np.nonzero((index >= 0) & (index < depth))  # the others are padding
     row = index[panels, blocks].astype(np.int64)[:, None]
@@ -160,8 +162,8 @@ def _are_equal(a: Array, b: Array) -> bool:
 
 
 def check_finite(params: Sequence[ParamSpec], arrays: Sequence[Array], some: Sequence[int] | None = None) -> None:
-    """Raise WeightError listing the arrays with NaN or infinity; with `some`, only if one of the arrays of these
-    numbers has any."""
+    """Raise WeightError that lists the arrays with NaN or infinity. With `some`, numbers of arrays, only these are
+    scanned, and it is raised only if one of them has any."""
     if _all_finite(arrays if some is None else [arrays[k] for k in some]):
         return
     problems = Problems()
@@ -177,7 +179,8 @@ def _add_unfit(problems: Problems, params: Sequence[ParamSpec], arrays: Sequence
 
 
 def _as_array(p: ParamSpec, weights: Mapping[str, Any], problems: Problems) -> Array | None:
-    """A weight as NumPy array; None if it is missing or cannot be converted, which is recorded in `problems`."""
+    """The weight for parameter `p` as NumPy array; None, with the reason recorded in `problems`, if it is missing or
+    cannot be converted."""
     where = f"weight {p.name!r}"
     if p.name not in weights:
         problems.add(WeightError("is missing", where=where, expected=f"{p.dtype}{list(p.shape)}"))

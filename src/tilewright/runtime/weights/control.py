@@ -189,14 +189,16 @@ class Control:
         self.words[at : at + (READER.size >> 3)] = [process, time.monotonic_ns(), *[0] * SLOTS, 0, 0]
 
     def forget_pins(self, index: int) -> None:
-        """In the child of a fork: drop the pins of other threads' calls, which do not exist here."""
+        """Clear reader `index`'s counts of pins, in the child of a fork, where the calls of other threads do not
+        exist."""
         at = (self.reader_address(index) - self.address + READER.pins) >> 3
         self.words[at : at + SLOTS] = 0
 
     # -- the writer's side -------------------------------------------------------------------------------------------
 
     def take(self, preferred: Sequence[int], is_alive: Callable[[int], bool], timeout: float) -> int:
-        """Reserve a slot for writing: the first of `preferred` that is not current and not pinned by a live reader.
+        """Reserve a slot for writing: the first of `preferred` that is neither current nor in use by a live reader.
+        Raises StoreError if there is none within `timeout` seconds.
 
         Waits up to `timeout` seconds for calls to end, then raises StoreError naming who holds them.
         """
@@ -213,7 +215,8 @@ class Control:
             time.sleep(0.0002)
 
     def seize(self, slot: int, is_alive: Callable[[int], bool]) -> bool:
-        """Reserve this slot if it is not current and not pinned by a live reader; returns whether that succeeded."""
+        """Reserve `slot` for writing, unless it is current or in use by a live reader. Returns whether it was
+        reserved."""
         if slot == self.current or self._pinned_by(slot, is_alive) is not None:
             return False
         self.words[self._slot(slot) >> 3] = WRITING
@@ -229,7 +232,7 @@ class Control:
         return None
 
     def seal(self, slot: int, version: int, spent: float = 0.0, checksum: int = 0) -> None:
-        """Mark a reserved slot as holding a version; its checksum may be set later."""
+        """Mark a reserved slot as holding `version`; its checksum may be stored later."""
         at = self._slot(slot) >> 3
         self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), checksum, int(spent * 1e9)]
         self.words[at] = SEALED
@@ -240,8 +243,8 @@ class Control:
             self.words[(self._slot(state.index) + SLOT.checksum) >> 3] = checksum
 
     def flip(self, slot: int) -> None:
-        """Make a sealed slot (or NONE, SUPERSEDED) current for all later calls, which see all stores before this
-        one."""
+        """Make a sealed slot (or NONE, SUPERSEDED) the current one, which calls that begin afterwards use; they see all
+        earlier stores."""
         self._native.set(self.current_address, slot)
 
     def release(self, slot: int) -> None:

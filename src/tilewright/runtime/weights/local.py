@@ -41,8 +41,8 @@ _SMALL = 16 << 10
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot's memory and its contents. `lent`: whether a caller holds arrays of `raw`, which must not be modified
-    then."""
+    """A slot for one version: its memory and contents. `lent`: a caller holds arrays of `raw`, so that this memory must
+    not be reused."""
 
     packed: Array
     raw: Array | None = None
@@ -52,7 +52,7 @@ class _Slot:
 
 @dataclass(frozen=True, slots=True)
 class Lent:
-    """All raw weights of a version, in the order of the manifest's parameters, which will never change."""
+    """The raw weights of `version`, in the order of the manifest's parameters. The arrays are never modified."""
 
     raw: tuple[Array, ...]
     version: int
@@ -95,14 +95,14 @@ class LocalWeights:
 
     @property
     def current(self) -> WeightSet:
-        """The weights that a call would use now."""
+        """The weights that a call would use at present."""
         slot = self._slots[self.control.current]
         assert slot is not None and slot.weights is not None, "weights are published before they are asked for"
         return slot.weights
 
     def lend(self) -> Lent:
-        """The current raw weights; those that were dropped are read again. Raises WeightError if that is impossible, or
-        gives other numbers than those that were packed."""
+        """The raw weights that calls use at present, with their version. Arrays that were dropped are read from the
+        file again; raises WeightError if that fails or gives other numbers."""
         while True:
             index = self.control.current
             slot = self._slots[index]
@@ -130,7 +130,8 @@ class LocalWeights:
         return tuple(there[k] for k in range(len(params)))
 
     def follow(self, engine: Engine) -> None:
-        """Let another engine of the same program, which uses the same control page, read these weights as well."""
+        """Let `engine`, another one of this program with the same control page, use these weights and later versions,
+        too."""
         with self._publishing:
             for index, slot in enumerate(self._slots):
                 if slot is not None and slot.weights is not None:
@@ -181,8 +182,8 @@ class LocalWeights:
         self._publish(everything, version, index, bring)
 
     def _with_others(self, retained: Sequence[Array]) -> list[Array]:
-        """Memory for all parameters that are not fixed: `retained` arrays for those that stay, and new memory for the
-        others."""
+        """Arrays for all parameters that are not fixed: `retained` has those that stay in memory after packing, and the
+        others get new memory."""
         dropped = [p for p, k in zip(self._params, self._numbers, strict=True) if k not in self._needed]
         stay, go = iter(retained), iter(aligned_views(dropped, aligned_bytes(raw_nbytes(dropped))))
         return [next(stay if k in self._needed else go) for k in self._numbers]

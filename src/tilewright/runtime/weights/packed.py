@@ -30,7 +30,7 @@ def slot_offsets(manifest: Manifest) -> list[int]:
 
 
 class WeightSet:
-    """Weights whose packed form reads raw arrays in place where it can.
+    """A version of the weights: the packed ones, of which some are raw arrays, used as they are.
 
     Args:
         raw: arrays in the order of the manifest's parameters, dense and 64-byte aligned; they are kept, not copied.
@@ -53,21 +53,20 @@ class WeightSet:
                 at += _round(p.nbytes)
 
     def drop(self, retained: Collection[int]) -> None:
-        """Drop the raw arrays, except those with these numbers, once packing has read them."""
+        """Drop the raw arrays, except those of the parameters numbered in `retained`, when packing has read them."""
         self.raw = tuple(a if k in retained else None for k, a in enumerate(self.raw))
         self.raw_addresses = []
 
 
 def needed_raw(manifest: Manifest) -> frozenset[int]:
-    """The numbers of the parameters whose raw arrays stay: those that calls read in place, and the fixed ones, which
-    later versions are packed with."""
+    """The numbers of the parameters whose raw arrays must stay in memory: those that calls read directly, and the fixed
+    ones, with which later versions are packed."""
     aliases = {p.alias for p in manifest.packed}
     return frozenset(k for k, p in enumerate(manifest.params) if p.fixed or p.name in aliases)
 
 
 def free_numbers(manifest: Manifest) -> dict[int, int]:
-    """For each parameter that is not fixed, from its position among all parameters to that among those that are not
-    fixed."""
+    """Number of a parameter among all -> its number among those that are not fixed, for all of the latter."""
     free = [k for k, p in enumerate(manifest.params) if not p.fixed]
     return {k: n for n, k in enumerate(free)}
 
@@ -97,7 +96,8 @@ def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
 
 
 def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
-    """Arrays that no other code writes: those that are dense and 64-byte aligned are returned, others copied."""
+    """`arrays`, which no other code modifies: those that are dense and aligned to 64 bytes as they are, copies of the
+    others."""
     fit = [a.flags.c_contiguous and a.ctypes.data % ALIGNMENT == 0 for a in arrays]
     others = [k for k, retained in enumerate(fit) if not retained]
     copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))
@@ -105,8 +105,8 @@ def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]
 
 
 def readable(manifest: Manifest, arrays: Sequence[Array], private: bool) -> list[Array]:
-    """Arrays that packing can read, copied only if not dense; those that stay after packing (`needed_raw`) are copied
-    to memory of their own unless they are `private`."""
+    """`arrays` in a form that packing can read: copies of those that are not dense, and of those that stay in memory
+    (`needed_raw`) unless they are `private`."""
     stay = sorted(needed_raw(manifest))
     own = adopted if private else copy_aligned
     copies = dict(zip(stay, own([manifest.params[k] for k in stay], [arrays[k] for k in stay]), strict=True))

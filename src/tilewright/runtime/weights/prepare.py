@@ -23,7 +23,7 @@ GROUP = 2 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Parameters that the steps from `first` to before `last` are the first to read."""
+    """A run of the packing steps `first` up to `last`, and the parameters that they are the first to read."""
 
     params: tuple[int, ...]
     first: int
@@ -52,7 +52,7 @@ class Prepare:
         keep: bool = False,
         bring: Bring | None = None,
     ) -> None:
-        """Pack weights. `raw`, `packed`: the addresses of raw parameters and of memory for packed ones, in the
+        """Pack weights: `raw` and `packed` are the addresses of raw parameters and of memory for packed ones, in the
         manifest's order.
 
         Args:
@@ -75,7 +75,8 @@ class Prepare:
             raise_noted()
 
     def slots(self, raw: Sequence[int], packed: Sequence[int]) -> tuple[Array, array[int]]:
-        """Allocate temporaries and fill the slot table."""
+        """(the arena for temporaries, the table of slots for the packing steps), from the addresses of raw and packed
+        weights."""
         arena = self._arena
         if arena is None:
             sizes = [t.nbytes or 0 for t in self.manifest.prepare_temps]
@@ -90,8 +91,8 @@ class Prepare:
 
 
 def _groups(manifest: Manifest) -> list[_Group]:
-    """All parameters and steps, in groups of about `GROUP` bytes; parameters that no step reads belong to the last
-    group."""
+    """All steps of `prepare` divided into groups that read about `GROUP` bytes of new parameters each; parameters that
+    no step reads are in the last group."""
     steps = manifest.prepare_steps
     number = {p.name: k for k, p in enumerate(manifest.params)}
     slots = [*range(len(number)), *(number.get(p.alias or "", -1) for p in manifest.packed)]
