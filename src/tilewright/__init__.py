@@ -104,10 +104,10 @@ def __getattr__(name: str) -> Any:
     where = _PUBLIC.get(name)
     if where is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    from tilewright.support.collection import without_collection
+    from tilewright.support.collection import importing
 
     module, _, attribute = where.partition(":")
-    with without_collection():  # which would walk over PyTorch's objects again and again: a quarter of the time
+    with importing():  # collections would walk over PyTorch's objects again and again: a quarter of the time
         value: Any = importlib.import_module(module)
     if attribute:
         value = getattr(value, attribute)

@@ -35,3 +35,9 @@ def test_threads_get_one_object() -> None:
     with ThreadPoolExecutor(4) as pool:
         result = list(pool.map(make, range(4)))
     assert all(a is b for other in result[1:] for a, b in zip(result[0], other, strict=True))
+
+
+def test_references_share_one_callback() -> None:
+    held = [Var(f"referred{k}") for k in range(2)]
+    callbacks = [r.__callback__ for r in interning._table.values() if r() in held]
+    assert len(callbacks) == 2 and callbacks[0] is callbacks[1]

@@ -212,3 +212,41 @@ def test_a_default_that_changes_is_refused_and_a_field_declared_twice_stays_in_i
         first = dataclasses.fields(cls)[0]
         assert (first.name, first.type, first.default) == ("a", "str", "x")
         assert [f.name for f in dataclasses.fields(cls)] == ["a", "b", "c"]
+
+
+class Loud(Derived):
+    """No dataclass, but of one, with methods that call those of its base."""
+
+    def __init__(self, a: int) -> None:
+        super().__init__(a, c=(a,))
+
+    def __repr__(self) -> str:
+        return super().__repr__() + "!"
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return super().__hash__() + 1
+
+
+def test_methods_created_at_first_use_are_those_of_the_class_that_has_them() -> None:
+    one, two = Loud(1), Loud(1)
+    assert one == two and one != Loud(2) and repr(one) == "Loud(a=1, b='b', c=(1,))!"
+    assert hash(one) == hash(Derived(1, c=(1,))) + 1
+    for cls in (Base, Derived):
+        for name in ("__init__", "__eq__", "__hash__"):
+            assert getattr(cls, name).__qualname__ == f"{cls.__qualname__}.{name}"
+            assert inspect.isfunction(cls.__dict__[name])
+
+
+def test_a_base_shows_its_own_fields() -> None:
+    @dataclass()
+    class First:
+        x: int
+
+    @dataclass(repr=False)
+    class Second(First):
+        y: int = 2
+
+    assert repr(Second(1)).endswith("Second(x=1)")

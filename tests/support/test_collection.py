@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tilewright.support.collection import uncollected, without_collection
+from tilewright.support.collection import importing, uncollected, without_collection
 
 
 def test_it_is_off_inside_and_on_after() -> None:
@@ -44,3 +45,28 @@ def test_a_function_without_it_is_no_line_of_a_user() -> None:
 
     assert inside(1, b=2) == (False, 3, "tilewright.support.collection")
     assert gc.isenabled() and inside.__name__ == "inside"
+
+
+@pytest.fixture
+def unfrozen() -> Iterator[None]:
+    """Nothing is frozen, though the test suite freezes what it has imported."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+def test_what_an_import_creates_is_old_at_once_and_not_frozen(unfrozen: None) -> None:
+    with importing():
+        assert not gc.isenabled()
+        created: list[object] = [[]]
+    assert gc.isenabled() and not gc.get_freeze_count()
+    assert any(o is created for o in gc.get_objects(generation=2))
+
+
+def test_what_a_caller_has_frozen_stays_frozen(unfrozen: None) -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with importing():
+        created: list[object] = [[]]
+    assert frozen - 10 < gc.get_freeze_count() <= frozen
+    assert any(o is created for o in gc.get_objects(generation=0))

@@ -32,6 +32,8 @@ class _Reference(weakref.ref[Any]):
 _lock = threading.Lock()
 _table: dict[Identity, _Reference] = {}
 _dead: deque[weakref.ref[Any]] = deque()
+_enter_dead = _dead.append
+"""The callback that all references share: a bound method for each of them would be one more object to collect."""
 
 
 def known(identity: Identity) -> Any:
@@ -43,7 +45,7 @@ def known(identity: Identity) -> Any:
 def keep(identity: Identity, node: Any) -> Any:
     """Enter a new object into the table. Returns the object that another thread has entered meanwhile, if there is one,
     else `node`."""
-    reference = _Reference(node, _dead.append)
+    reference = _Reference(node, _enter_dead)
     reference.identity = identity
     with _lock:
         result = known(identity)

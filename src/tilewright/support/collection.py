@@ -32,6 +32,20 @@ def without_collection() -> Iterator[None]:
             gc.enable()
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Imports within the context run `without_collection`; the collector's oldest generation has what they created.
+
+    Modules and classes live as long as the process. The collection after the import took 15 % of its time and freed
+    little.
+    """
+    with without_collection():
+        yield
+        if not gc.get_freeze_count():  # else the caller's frozen objects would be unfrozen, too
+            gc.freeze()
+            gc.unfreeze()
+
+
 def uncollected(function: Callable[P, R]) -> Callable[P, R]:
     """Decorator that runs a function `without_collection`. It adds a stack frame of this file only, not of the standard
     library, which errors would report as the user's line."""
