@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 from torch._higher_order_ops.associative_scan import associative_scan  # noqa: E402
 from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 import tilewright as tw  # noqa: E402
 from tests.frontend.torch.torch_checks import Functional, assert_close, check, interpreted  # noqa: E402
@@ -38,6 +39,30 @@ def test_spaced_numbers_of_an_open_number() -> None:
 
     check(Functional(spaced), rows, batches=(1, 2, 3, 8, 17))
     assert torch.linspace(0, 1, 3).tolist() == [0, 0.5, 1]  # PyTorch's own again
+
+
+class Looking(TorchFunctionMode):  # type: ignore[misc]
+    """Notes at each function of PyTorch what other threads would call by these names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[Any] = set()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen |= {torch.any, torch.linspace, torch.logspace}
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_function_of_pytorch_is_replaced_while_a_module_is_traced() -> None:
+    own = {torch.any, torch.linspace, torch.logspace}
+
+    def spaced(x: Any) -> Any:
+        return torch.linspace(-1, 2, x.shape[0]), F.gaussian_nll_loss(x, x, x.abs())
+
+    with Looking() as looking:
+        graph = import_torch(Functional(spaced), rows(3)).graph
+    assert looking.seen == own
+    assert any(node.op == "select" for node in graph.nodes)  # the loss is NaN for negative variances
 
 
 def test_powers_of_an_open_number() -> None:

@@ -10,9 +10,9 @@ are not asked at all, as under `torch.compile`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
+from types import FunctionType
 
 import torch
 from torch.nn import functional as F
@@ -33,17 +33,36 @@ class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
             asked.append(condition.any())
             return False
 
-        with mock.patch.object(torch, "any", answer):
-            result = func(*args, **kwargs)
+        # Modes below this one would call PyTorch's own function instead.
+        own = _reading(func, {"torch": _Torch(answer), "has_torch_function_variadic": lambda *_: False})
+        result = own(*args, **kwargs)
         for condition in asked:
             result = torch.where(condition, torch.nan, result)
         return result
 
 
+class _Torch:
+    """PyTorch's module, but for its function `any`."""
+
+    def __init__(self, answer: Callable[[torch.Tensor], bool]) -> None:
+        self.any = answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+def _reading(function: Any, names: dict[str, Any]) -> Any:
+    """The function, for whose code these global names mean something else: no other thread sees that."""
+    defaults = function.__defaults__
+    result = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, defaults)
+    result.__kwdefaults__ = function.__kwdefaults__
+    return result
+
+
 @contextlib.contextmanager
 def unchecked_distributions() -> Iterator[None]:
     """While the context is active, distributions do not check their arguments, unless their own `validate_args` says
-    so."""
+    so. This is PyTorch's switch of the whole process, which TorchDynamo turns off too."""
     before = torch.distributions.Distribution._validate_args
     torch.distributions.Distribution.set_default_validate_args(False)
     try:

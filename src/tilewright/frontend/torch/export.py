@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.checks import ChecksAsNumbers, unchecked_distributions
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
-from tilewright.frontend.torch.spaced import open_steps
+from tilewright.frontend.torch.spaced import OpenSteps
 from tilewright.frontend.torch.symbols import guards_of, guards_of_operators, holds, own_guards, traced_sizes
 from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
 from tilewright.frontend.torch.unskip import unskip
@@ -127,7 +127,7 @@ def _cause(error: BaseException | None, kind: type[E]) -> E | None:
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
     label = type(module).__name__
-    traced = mode, opaque_operators(), open_steps(), unrolled_refused(label), ChecksAsNumbers()
+    traced = mode, opaque_operators(), OpenSteps(), unrolled_refused(label), ChecksAsNumbers()
     with contextlib.ExitStack() as stack, quietly(), torch.set_grad_enabled(training):
         for context in (*traced, *([unchecked_distributions()] if training else [])):
             stack.enter_context(context)

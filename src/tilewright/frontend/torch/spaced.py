@@ -7,21 +7,17 @@ by operators whose number of steps may be a symbolic size: `tilewright::linspace
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
-
-_linspace, _logspace = torch.linspace, torch.logspace
-
+from torch.overrides import TorchFunctionMode
 
 def _linear(start: Any, end: Any, steps: Any, *, dtype: Any = None) -> Any:
-    return _linspace(start, end, steps, dtype=dtype)
+    return torch.linspace(start, end, steps, dtype=dtype)
 
 
 def _powers(start: Any, end: Any, steps: Any, base: Any = 10.0, *, dtype: Any = None) -> Any:
-    return _logspace(start, end, steps, base, dtype=dtype)
+    return torch.logspace(start, end, steps, base, dtype=dtype)
 
 
 def _sized(start: Any, end: Any, steps: Any, base: Any = 10.0, *, dtype: Any = None) -> Any:
@@ -36,32 +32,26 @@ for _name, _more, _function in (("linspace", "", _linear), ("logspace", "float b
     torch.library.register_fake(f"tilewright::{_name}", _sized)
 
 
-def _replaced(start: Any, end: Any, steps: Any, **rest: Any) -> Any:
-    """The replacement of `torch.linspace`. With tensors as ends, or with `out`, PyTorch's own is called."""
-    dtype = rest.pop("dtype", None)
-    rest.pop("device", None)
-    if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or any(rest.values()):
-        return _linspace(start, end, steps, dtype=dtype, **rest)
-    return torch.ops.tilewright.linspace(start, end, steps, dtype=dtype)
+class OpenSteps(TorchFunctionMode):  # type: ignore[misc]
+    """Within the context, `torch.linspace` and `torch.logspace` accept a symbolic number of steps. With tensors as ends,
+    or with `out`, PyTorch's own are called. Other threads do not see the replacement."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        own = _OPERATORS.get(func)
+        if own is None or not _is_of_numbers(*args, **kwargs):
+            return func(*args, **kwargs)
+        return own(*args, **{name: value for name, value in kwargs.items() if name in _ARGUMENTS})
 
 
-def _replaced_powers(start: Any, end: Any, steps: Any, base: Any = 10.0, **rest: Any) -> Any:
-    """The replacement of `torch.logspace`, with the same exceptions as for `torch.linspace`."""
-    dtype = rest.pop("dtype", None)
-    rest.pop("device", None)
-    if isinstance(start, torch.Tensor) or isinstance(end, torch.Tensor) or any(rest.values()):
-        return _logspace(start, end, steps, base, dtype=dtype, **rest)
-    return torch.ops.tilewright.logspace(start, end, steps, base, dtype=dtype)
+def _is_of_numbers(*args: Any, **kwargs: Any) -> bool:
+    ends = [*args[:2], kwargs.get("start"), kwargs.get("end")]
+    rest = [value for name, value in kwargs.items() if name not in (*_ARGUMENTS, "device")]
+    return not any(rest) and not any(isinstance(x, torch.Tensor) for x in ends)
 
 
-@contextlib.contextmanager
-def open_steps() -> Iterator[None]:
-    """Within the context, `torch.linspace` and `torch.logspace` accept a symbolic number of steps."""
-    torch.linspace, torch.logspace = _replaced, _replaced_powers
-    try:
-        yield
-    finally:
-        torch.linspace, torch.logspace = _linspace, _logspace
+_OPERATORS = {torch.linspace: torch.ops.tilewright.linspace, torch.logspace: torch.ops.tilewright.logspace}
+_ARGUMENTS = ("start", "end", "steps", "base", "dtype")
 
 
-__all__ = ["open_steps"]
+__all__ = ["OpenSteps"]
