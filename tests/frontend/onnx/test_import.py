@@ -365,6 +365,13 @@ def test_einsum_becomes_a_matrix_product() -> None:
     assert "matmul" in ops_of(imported) and "einsum" not in ops_of(imported)
 
 
+@pytest.mark.parametrize("equation", ["...i->i", "...->", "i...->i", "...i,...j->ij", "...i,...i->"])
+def test_einsum_sums_over_an_ellipsis_that_the_result_leaves_out(equation: str) -> None:
+    names = ["a", "b"][: 1 + equation.count(",")]
+    m = model([node("Einsum", names, ["y"], equation=equation)], [info(n, ["n", 3, 4]) for n in names], ["y"])
+    compare(m, {n: rng.standard_normal((2, 3, 4)).astype(F) for n in names})
+
+
 def test_batch_norm_is_arithmetic_on_weights() -> None:
     nodes = [node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y"])]
     weights = {k: np.abs(rng.standard_normal(3)).astype(F) for k in "sbmv"}

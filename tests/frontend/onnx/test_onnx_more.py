@@ -208,6 +208,37 @@ def test_sparse_tensors(places: Any) -> None:
     np.testing.assert_array_equal(tw.compile(m)(np.array(1, F)), [[0, 20, 0], [0, 0, 42]])
 
 
+def test_sparse_tensors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever they stand: in the graph, in constants, in branches, in functions."""
+
+    def zeros(name: str) -> Any:
+        values, places = onnx.numpy_helper.from_array(np.array([5], F), name), onnx.numpy_helper.from_array(np.array([1]))
+        return onnx.helper.make_sparse_tensor(values, places, [2, 2])
+
+    def constant(name: str) -> Any:
+        return node("Constant", [], [name], sparse_value=zeros(name))
+
+    branch = onnx.helper.make_graph([node("Add", "cs", "r")], "branch", [], [info("r", [2, 2])])
+    branch.sparse_initializer.append(zeros("s"))
+    other = onnx.helper.make_graph([constant("o")], "other", [], [info("o", [2, 2])])
+    ids = [onnx.helper.make_opsetid("", 17)]
+    function = onnx.helper.make_function("own", "F", ["x"], ["y"], [constant("f"), node("Mul", "xf", "y")], ids)
+    nodes = [
+        constant("c"),
+        node("If", ["b"], ["i"], then_branch=branch, else_branch=other),
+        node("F", "i", "y", domain="own"),
+    ]
+    condition = onnx.helper.make_tensor_value_info("b", onnx.TensorProto.BOOL, [])
+    m = model(nodes, [condition], ["y"], functions=[function], own=1)
+    before = m.SerializeToString()
+    np.testing.assert_array_equal(tw.compile(m)(np.array(True)), [[0, 50], [0, 0]])
+    np.testing.assert_array_equal(tw.compile(m)(np.array(False)), [[0, 25], [0, 0]])
+    assert m.SerializeToString() == before
+    monkeypatch.setattr("tilewright.frontend.onnx.sparse.MAX_DENSE", 63)  # four of 16 bytes
+    with pytest.raises(tw.Error, match=r"too large together: expected at most 63 bytes, got 64"):
+        tw.compile(m)
+
+
 @pytest.mark.parametrize(
     ("numbers", "places"),
     [

@@ -11,7 +11,7 @@ import onnx
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.external import Folder
-from tilewright.frontend.onnx.tensors import DTYPES, dense, to_array
+from tilewright.frontend.onnx.tensors import DTYPES, to_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Var, as_int
 from tilewright.support.errors import DTypeError, Error, ModelError, UnsupportedError
@@ -50,9 +50,6 @@ def _value(a: onnx.AttributeProto, folder: Folder | None) -> Any:
             return list(a.strings)
         case _A.TENSOR:
             return Tensor(to_array(a.t, f"attribute {a.name!r}", folder), a.t.data_type)
-        case _A.SPARSE_TENSOR:
-            where = f"attribute {a.name!r}"
-            return Tensor(to_array(dense(a.sparse_tensor, where), where, folder), a.sparse_tensor.values.data_type)
         case _A.GRAPH:
             return a.g
     raise UnsupportedError(f"attribute {a.name} is of a kind that is not supported", got=_A.AttributeType.Name(a.type))

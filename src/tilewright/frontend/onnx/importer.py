@@ -33,7 +33,7 @@ from tilewright.frontend.onnx.left import LARGE, initial_array, transposed_copy
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import CHECKS, check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, as_items, known_item, stated_sizes
-from tilewright.frontend.onnx.tensors import dense, element_type
+from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import Assumption, Graph, GraphBuilder, TensorType, Value
@@ -263,11 +263,6 @@ class Importer:
     # --- what stands around the nodes ---------------------------------------------------------------------------------
 
     def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        for sparse in graph.sparse_initializer:
-            try:
-                self.initializer(dense(sparse, self.where(f"initializer {sparse.values.name!r}")), scope)
-            except Error as error:
-                self.problems.add(error)
         for tensor in graph.initializer:
             self.initializer(tensor, scope)
 

@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.left import WALKED, Left
 from tilewright.frontend.onnx.order import in_order
+from tilewright.frontend.onnx.sparse import without_sparse
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -73,7 +74,7 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
     opsets = _opsets(model, label)
-    return Loaded(_with_own_operators(in_order(model), opsets), label, folder, opsets, left, small)
+    return Loaded(_with_own_operators(in_order(without_sparse(model, label)), opsets), label, folder, opsets, left, small)
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:

@@ -19,7 +19,7 @@ from tilewright.frontend.common.finish import first_line
 from tilewright.frontend.onnx.exported import exported
 from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.order import MAX_DEPTH, captured, graphs, reads
-from tilewright.frontend.onnx.tensors import as_tensor, dense
+from tilewright.frontend.onnx.tensors import as_tensor
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
@@ -141,9 +141,6 @@ def whole(loaded: Loaded) -> Section:
     graph = loaded.model.graph
     check_tensors(graph)
     initializers = {t.name: t for t in graph.initializer}
-    for sparse in graph.sparse_initializer:
-        name = sparse.values.name
-        initializers[name] = dense(sparse, f"{loaded.label}: initializer {name!r}")
     inputs = tuple(i.name for i in graph.input if i.name not in initializers)
     constants, nodes = without_constants(graph.node)
     outputs = tuple(o.name for o in graph.output)
@@ -184,8 +181,6 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
             return as_tensor(np.int64(a.i), a.name)
         case "value_ints", onnx.AttributeProto.INTS:
             return as_tensor(np.array(a.ints, np.int64), a.name)
-        case "sparse_value", onnx.AttributeProto.SPARSE_TENSOR:
-            return dense(a.sparse_tensor, f"attribute {a.name!r}")
     return None
 
 

@@ -189,28 +189,3 @@ def as_tensor(value: Any, name: str) -> onnx.TensorProto:
         )
     return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
-
-def dense(sparse: onnx.SparseTensorProto, where: str) -> onnx.TensorProto:
-    """A sparse tensor with its zeros. Raises ModelError."""
-    shape = tuple(sparse.dims)
-    if any(d < 0 for d in shape) or math.prod(shape) > MAX_DENSE:
-        raise ModelError("the tensor's dimensions make no sense", where=where, got=list(shape))
-    values, places = to_array(sparse.values, where, None), to_array(sparse.indices, where, None)
-    flat = np.zeros(math.prod(shape), values.dtype)
-    try:
-        if places.dtype.kind not in "iu":
-            raise IndexError("they are no integers")
-        if places.ndim == 2:
-            places = np.ravel_multi_index(tuple(places.T), shape)
-        if values.ndim != 1 or places.shape != values.shape:
-            raise IndexError(f"there are {places.shape} for values of shape {values.shape}")
-        if np.any(places < 0):
-            raise IndexError("there are negative ones")
-        flat[places] = values
-    except (ValueError, IndexError) as error:
-        raise ModelError("the sparse tensor's indices do not fit", where=where, got=str(error)) from None
-    return as_tensor(flat.reshape(shape), sparse.values.name)
-
-
-MAX_DENSE = 1 << 28
-"""Elements of a sparse tensor with its zeros."""

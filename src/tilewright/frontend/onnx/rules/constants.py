@@ -24,14 +24,14 @@ MAX_FILLED = 1 << 30
 
 @rule("Constant")
 def constant(n: Call) -> list[Item]:
-    arguments = [name for name in n.attributes if name.startswith("value") or name == "sparse_value"]
+    arguments = [name for name in n.attributes if name.startswith("value")]
     if len(arguments) != 1:
         raise ModelError("Constant needs exactly one value", got=", ".join(arguments) or "none")
     value = n.attr(arguments[0])
     match arguments[0]:
-        case "value" | "sparse_value":
+        case "value":
             if not isinstance(value, Tensor):
-                raise ModelError(f"the attribute {arguments[0]} must be a tensor")
+                raise ModelError("the attribute value must be a tensor")
             t = DTYPES[value.code]
             large = t.is_float and value.array.size > MAX_CONSTANT
             return [known_item(value.array, t, weight=large)]
