@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -14,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 import tilewright as tw
 from tests.frontend.onnx.build import info, model, node
 from tilewright.frontend.onnx import import_onnx
+from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import UnsupportedError
 
 Array = np.ndarray[Any, Any]
@@ -196,6 +198,27 @@ def test_a_function_of_a_domain_of_any_version() -> None:
     np.testing.assert_array_equal(tw.compile(m)(x), -x)
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e5m2fnuz"])
+def test_f64_next_to_ties_is_rounded_as_numpy_rounds(name: str) -> None:
+    """Once to f16, and by way of f32 to the other types."""
+    t = np.dtype(getattr(ml_dtypes, name, name))
+    with np.errstate(invalid="ignore"):
+        codes = np.arange(1 << 8 * t.itemsize, dtype=f"u{t.itemsize}").view(t).astype(np.float64)
+    codes = np.unique(codes[np.isfinite(codes)])
+    middle = (codes[1:] + codes[:-1]) / 2
+    x = np.concatenate([middle, middle * (1 + 1e-12), middle * (1 - 1e-12)])
+    kinds = [onnx.helper.np_dtype_to_tensor_dtype(k) for k in (t, np.dtype(np.float64))]
+    m = model([node("Cast", "x", "z", to=kinds[0]), node("Cast", "z", "y", to=kinds[1])], [info("x", ["n"])], ["y"])
+    m.graph.input[0].type.tensor_type.elem_type = kinds[1]
+    del m.opset_import[:]
+    m.opset_import.append(onnx.helper.make_opsetid("", 19))
+    want = x.astype(t).astype(np.float64)
+    imported = import_onnx(m)
+    np.testing.assert_array_equal(run_graph(imported.graph, {"x": x}, imported.weights)["y"], want)
+    np.testing.assert_array_equal(tw.compile(m)(x), want)
+    assert np.array_equal(want, x.astype(F).astype(t).astype(np.float64)) == (name != "float16")
+
+
 @pytest.mark.parametrize("places", [[1, 5], [[0, 1], [1, 2]]])
 def test_sparse_tensors(places: Any) -> None:
     """A constant and an initializer: numbers of a few places, which lie in rows or one after the other."""
@@ -212,7 +235,10 @@ def test_sparse_tensors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) ->
     """Wherever they stand: in the graph, in constants, in branches, in functions."""
 
     def zeros(name: str) -> Any:
-        values, places = onnx.numpy_helper.from_array(np.array([5], F), name), onnx.numpy_helper.from_array(np.array([1]))
+        values, places = (
+            onnx.numpy_helper.from_array(np.array([5], F), name),
+            onnx.numpy_helper.from_array(np.array([1])),
+        )
         return onnx.helper.make_sparse_tensor(values, places, [2, 2])
 
     def constant(name: str) -> Any:

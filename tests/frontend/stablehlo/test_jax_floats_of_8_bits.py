@@ -1,4 +1,5 @@
-"""JAX's floats of 8 bits as storage: all codes as numbers, and numbers rounded to codes as JAX rounds them."""
+"""JAX's floats of 8 bits as storage: all codes as numbers, numbers rounded to codes as JAX rounds them, and
+products."""
 
 from __future__ import annotations
 
@@ -53,6 +54,26 @@ def test_numbers_are_rounded_to_codes(name: str) -> None:
         is_nan = np.isnan(want.astype(np.float32))  # the code of one of a half has its highest bits
         np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), is_nan)
         np.testing.assert_array_equal(got.view(np.uint8)[~is_nan], want.view(np.uint8)[~is_nan])
+
+
+PRODUCTS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda x: jnp.dot(x, x.T),
+    "vectors": lambda x: jnp.dot(x[0], x[1]),
+    "outer": lambda x: jnp.einsum("i,j->ji", x[0], x[1]),
+    "convolution": lambda x: jax.lax.conv(x[None, None], x[None, None, :2, :3], (1, 1), "SAME"),
+}
+
+
+@pytest.mark.costly(2)
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("name", TYPES)
+def test_products_of_codes_are_rounded_to_codes(name: str, product: str) -> None:
+    """Sums are exact in f32, ties and numbers that are too large among them; XLA rounds them to f16 first."""
+    x = (np.random.default_rng(1).integers(-12, 13, (24, 24)) / 4).astype(getattr(ml_dtypes, name))
+    x[0] = x[1] = 15
+    got, want = both(PRODUCTS[product], x)
+    np.testing.assert_array_equal(got.astype(np.float32), want.astype(np.float32))
+    assert got.dtype == want.dtype
 
 
 @pytest.mark.parametrize(

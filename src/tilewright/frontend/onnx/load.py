@@ -74,7 +74,9 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
     opsets = _opsets(model, label)
-    return Loaded(_with_own_operators(in_order(without_sparse(model, label)), opsets), label, folder, opsets, left, small)
+    return Loaded(
+        _with_own_operators(in_order(without_sparse(model, label)), opsets), label, folder, opsets, left, small
+    )
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:

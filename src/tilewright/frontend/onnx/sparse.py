@@ -50,7 +50,7 @@ def _bodies(model: onnx.ModelProto) -> Iterator[_Body]:
 
 
 def _attributes(body: _Body) -> list[onnx.AttributeProto]:
-    """Those that are sparse tensors: no operator but Constant has any."""
+    """The attributes that are sparse tensors: no operator but Constant has any."""
     kind = onnx.AttributeProto.SPARSE_TENSOR
     constants = (node for node in body.node if node.op_type == "Constant")
     return [a for node in constants for a in node.attribute if a.type == kind and not a.ref_attr_name]

@@ -188,4 +188,3 @@ def as_tensor(value: Any, name: str) -> onnx.TensorProto:
             name, onnx.TensorProto.STRING, array.shape, [str(v).encode() for v in array.reshape(-1).tolist()]
         )
     return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
-

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch.nn import functional as F

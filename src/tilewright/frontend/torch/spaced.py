@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+
 def _linear(start: Any, end: Any, steps: Any, *, dtype: Any = None) -> Any:
     return torch.linspace(start, end, steps, dtype=dtype)
 
@@ -33,8 +34,8 @@ for _name, _more, _function in (("linspace", "", _linear), ("logspace", "float b
 
 
 class OpenSteps(TorchFunctionMode):  # type: ignore[misc]
-    """Within the context, `torch.linspace` and `torch.logspace` accept a symbolic number of steps. With tensors as ends,
-    or with `out`, PyTorch's own are called. Other threads do not see the replacement."""
+    """While the mode is active, `torch.linspace` and `torch.logspace` accept a symbolic number of steps in this thread.
+    With tensors as ends, or with `out`, PyTorch's own are called."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

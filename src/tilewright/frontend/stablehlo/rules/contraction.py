@@ -11,7 +11,7 @@ from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.shape import padded, reversed_along
 from tilewright.frontend.stablehlo.scope import Item, known_item
-from tilewright.ir.dtype import DType, boolean, f32, i32
+from tilewright.ir.dtype import DType, boolean, f16, f32, i32
 from tilewright.ir.expr import Expr, as_int, is_const, maximum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim
@@ -59,8 +59,7 @@ def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int
     single = {"exactness": exactness} if exactness and t is f32 else {}
     flags = {"transpose_b": True} if transposed else {}
     y = call.emit("matmul", left, right, **flags, **single)
-    y = call.emit("ne", y, call.like(0, y)) if call.dtype is boolean else call.cast(y, call.dtype)
-    y = call.reshape(y, shape)
+    y = call.reshape(_rounded(call, y), shape)
     return Item(y.type, y)
 
 
@@ -86,7 +85,9 @@ _BFLOAT16: dict[Any, Exactness] = {1: "", 3: "x3", 6: "x6"}
 
 
 def common_type(a: DType, b: DType, result: DType) -> DType:
-    """The element type in which operands are multiplied, so that sums are as accurate as the result's type."""
+    """The element type in which operands are multiplied, so that sums are as accurate as the result's type; f32 for
+    results of 8-bit floats."""
+    result = f32 if result.is_minifloat else result
     if a is not b or (result is not a and not (a.is_int and a.bits < 32 and result is i32)):
         return result if result.is_float or result.is_int else a
     return a
@@ -134,8 +135,15 @@ def _outer(
     a = call.reshape(a, (*a.shape, *[1] * columns))
     b = call.reshape(b, (*b.shape[:batch], *[1] * (len(shape) - batch - columns), *b.shape[batch:]))
     y = call.emit("mul", a, b)
-    y = call.emit("ne", y, call.like(0, y)) if call.dtype is boolean else call.cast(y, call.dtype)
-    return call.lazy(y, shape)
+    return call.lazy(_rounded(call, y), shape)
+
+
+def _rounded(call: Call, y: Value) -> Value:
+    """Sums in the result's element type. XLA rounds sums of 8-bit floats to f16 first (CPU, jaxlib 0.10)."""
+    t = call.dtype
+    if t is boolean:
+        return call.emit("ne", y, call.like(0, y))
+    return call.emit("cast", call.cast(y, f16), dtype=t, saturate=False) if t.is_minifloat else call.cast(y, t)
 
 
 # --- convolution ----------------------------------------------------------------------------------------------------
@@ -170,7 +178,7 @@ def convolve(call: Call, strides: Sequence[int], low: Sequence[Any], high: Seque
     order = [n["output_batch_dimension"], n["output_feature_dimension"], *n["output_spatial_dimensions"]]
     for k, place in enumerate(order):
         back[place] = k
-    return call.cast(call.transpose(y, back), call.dtype)
+    return _rounded(call, call.transpose(y, back))
 
 
 def _in_nchw(call: Call, x: Value, which: str, n: dict[str, list[int]]) -> Value:
