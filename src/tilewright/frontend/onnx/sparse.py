@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -18,7 +19,7 @@ from tilewright.support.errors import ModelError
 MAX_DENSE = 1 << 30
 """Bytes of all sparse tensors of a model with their zeros."""
 
-_Body = onnx.GraphProto | onnx.FunctionProto
+_Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 
 def without_sparse(model: onnx.ModelProto, label: str) -> onnx.ModelProto:
