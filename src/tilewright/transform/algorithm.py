@@ -20,7 +20,7 @@ from tilewright.support.discover import modules
 from tilewright.transform.select.surroundings import Surroundings
 
 Option = tuple[float, Algorithm]
-"""An option for a node: its estimated cycles (for one image if the node is a convolution), and the algorithm."""
+"""(estimated cycles, algorithm): an option for a node. The cycles of a convolution are for one image."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def unchanged(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 
 
 def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a node, extended by the offers of all algorithms that have a record for its operator."""
+    """The options of a node with the offers of all algorithms added that have a record for its operator."""
     for record in records().values():
         if record.operator == node.op and (record.integers or not node.outputs[0].dtype.is_int):
             options = record.offer(enclosing, node, options)

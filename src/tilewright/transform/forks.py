@@ -39,14 +39,16 @@ from tilewright.transform.graph.memory import Place
 MAX_CALLS = 48
 """The largest number of calls in a fork."""
 MIN_GAIN = 0.97
-"""The share of the time of shared calls that a fork in their place may be estimated to take."""
+"""A fork may be estimated to take at most this share of the time of its calls shared by all threads."""
 MIN_BARRIERS = 3.0
-"""Barriers that a fork saves at the least: calls of a microsecond are not estimated so well."""
+"""The least number of barriers that a fork must save: estimates of calls of a microsecond are not precise enough for
+fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A part of a memory block that an argument occupies: the block and the range of bytes in it (None: all of it)."""
+    """The part of a memory block that an argument occupies: the value `root` that owns the block, and the range of
+    bytes in it (None: all of it)."""
 
     root: Value
     range: tuple[int, int] | None
@@ -62,8 +64,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Estimated cycles of a call: `shared` by all threads, their wait for each other included; `alone` by one thread;
-    `fetching` is the additional time if another thread wrote the call's inputs."""
+    """Estimated cycles of a call: `shared` by all threads, including their wait for each other; `alone`, by one thread;
+    `fetching`: the additional time if another thread wrote the call's inputs."""
 
     shared: float
     alone: float
@@ -162,7 +164,7 @@ def _span(value: Value, where: Mapping[Value, Place]) -> Span:
 
 
 def _have_company(before: Sequence[int]) -> list[bool]:
-    """For each call, whether some other call neither must be done before it nor after it."""
+    """For each call, whether some other call may run at the same time, as neither must be done before the other."""
     after = [0] * len(before)
     for k, done in enumerate(before):
         for j in range(k):
@@ -172,7 +174,8 @@ def _have_company(before: Sequence[int]) -> list[bool]:
 
 
 def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -> list[Times]:
-    """The estimates of all calls. `alone` is infinite where sizes are symbols or no other call could run meanwhile."""
+    """The estimates of all calls. `alone` is infinite if sizes are symbols, or if no other call may run at the same
+    time."""
     one, known = replace(target, threads=1), dict[str, tuple[float, float]]()
     traffic = target.costs.traffic
     computed = {v for call in calls for v in call.group.outputs}
@@ -193,7 +196,7 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
 
 
 def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list[int]:
-    """The order of the calls by the time at which each could begin if there were a thread for each."""
+    """The order of the calls by the earliest time at which each could begin, with a thread for each call."""
     ends: list[float] = []
     begins = []
     for done, time in zip(before, times, strict=True):
@@ -204,14 +207,16 @@ def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A partition of an order of calls: the places where its runs end, and the estimated cycles of all runs."""
+    """A partition of a sequence of calls into runs, each a fork or one shared call: the places where the runs end, and
+    the estimated cycles of all runs."""
 
     ends: tuple[int, ...]
     cycles: float
 
 
 def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> _Cut:
-    """The best partition of an order of calls into runs: forks, and single calls that all threads share."""
+    """The partition of `order`, a sequence of calls, with the least cycles into runs: forks, and single calls that all
+    threads share."""
     best = [_Cut((), 0.0)] + [_Cut((), inf)] * len(order)
     for at, k in enumerate(order):
         here = best[at]
@@ -234,7 +239,8 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
 
 
 def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> list[list[int]]:
-    """The connected parts of some calls, divided into as many branches as there are threads, the longest first."""
+    """The calls of `run` divided into at most as many branches as there are threads. Calls that depend on each other,
+    directly or through others, are in one branch; larger sets are assigned first."""
     parts: list[tuple[int, list[int]]] = []  # each with its calls as bits too
     for k in run:
         joined = [part for part in parts if part[0] & before[k]]
@@ -255,7 +261,7 @@ def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times],
 
 
 def _cycles(k: int, branch: int, before: Sequence[int], times: Sequence[Times]) -> float:
-    """The cycles of call `k` in a branch, whose calls are the bits of `branch`. Inputs that other branches may have
+    """The cycles of call `k` in a branch, whose calls are the set bits of `branch`. Inputs that other branches may have
     written cost extra time."""
     return times[k].alone + (0.0 if before[k] & branch else times[k].fetching)
 

@@ -30,8 +30,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class _Joints:
-    """Pairs of neighbours that may be joined, each by the index of the first: iterators of blocks, dimensions of
-    buffers."""
+    """The joints that are still possible: pairs of neighbouring iterators of blocks (`axes`) and dimensions of buffers
+    (`dims`) that may be joined, each by the index of the first."""
 
     axes: set[_Axis]
     dims: set[_Dim]
@@ -89,7 +89,7 @@ def _joints(walks: Sequence[_Walk], symbols: bool) -> _Joints:
 
 
 PRODUCTS = ("lowered.matmul_packed", "lowered.matmul_dot", "lowered.conv_last")
-"""Operators whose plans work as well on joined rows."""
+"""Operators whose plans are as fast on joined rows."""
 
 
 def _is_product(block: Block) -> bool:
@@ -139,15 +139,15 @@ def _accesses(block: Block) -> Iterator[_Access]:
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """A condition of a joint: two iterators need a joint of two dimensions, or the reverse. If `needed` is None, the
-    joint is impossible."""
+    """A condition of a joint of iterators (`axis`) or of dimensions (`dim`): it is possible only if the joint `needed`,
+    of the other kind, is. If `needed` is None, it is impossible."""
 
     axis: _Axis | None = None
     dim: _Dim | None = None
     needed: _Axis | _Dim | None = None
 
     def drop(self, joints: _Joints) -> None:
-        """Remove the joint from `joints` if the joint that it needs is not there."""
+        """Remove the joint from `joints` if the joint that it needs is not among them."""
         if self.axis is not None and self.needed not in joints.dims:
             joints.axes.discard(self.axis)
         if self.dim is not None and self.needed not in joints.axes:
@@ -155,7 +155,8 @@ class _Want:
 
 
 def _wants(walked: _Walk, joints: _Joints) -> Iterator[_Want]:
-    """The conditions on joints from each access of a block: iterators and dimensions can only be joined together."""
+    """The conditions that the accesses of a block set on joints: iterators can be joined only together with the
+    dimensions that they index, and the reverse."""
     iters, name = walked.block.iters, walked.block.name
     own: dict[tuple[Expr, Expr], int] = {(a.var, b.var): k for k, (a, b) in reversed([*enumerate(pairwise(iters))])}
     places = [k for k in range(len(iters) - 1) if (name, k) in joints.axes]

@@ -52,7 +52,7 @@ def _versions(nodes: Sequence[Node]) -> tuple[tuple[Expr | None, tuple[Node, ...
 
 
 def _function(nodes: Sequence[Node], inputs: Sequence[Value], args: Sequence[Value], name: str) -> PrimFunc:
-    """The unscheduled function that computes `nodes`."""
+    """The unscheduled function `name` that computes `nodes` from `inputs`; its parameters are `args`."""
     tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in inputs}
     origins: dict[te.ComputeOp, Origin] = {}
     for node in nodes:

@@ -25,8 +25,8 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.remember import lower_once
 
 SHARED_SIZES = 3
-"""The number of different sizes from which on one function serves all of them. The function takes 2.1 times what one
-for known sizes takes to compile (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-29)."""
+"""The least number of different sizes for which one function serves all of them. The function takes 2.1 times as long
+to compile as one for known sizes (Winograd's filters; 1.8 for panels of filters; a Zen 3 core, 2026-11-29)."""
 LARGEST = 1 << 20
 """The largest number of filters or channels of a convolution that a shared function accepts."""
 
@@ -44,7 +44,7 @@ class Passed:
 
 
 def lower_passed(group: Group, passed: Passed | None, name: str) -> KernelCall:
-    """The call of a group; it uses the function over symbols if `passed` is not None."""
+    """The kernel call of a group: of the function over symbols if `passed` has one, else of a function of its own."""
     if passed is None:
         return lower_once(group, name)
     call = lower_once(passed.group, name)
@@ -53,7 +53,7 @@ def lower_passed(group: Group, passed: Passed | None, name: str) -> KernelCall:
 
 
 def passed_sizes(groups: Sequence[Group], target: Target) -> dict[int, Passed]:
-    """For the number of each group that shares a function with others its `Passed`."""
+    """The `Passed` of each group that shares a function with other groups, by the group's number."""
     kinds: dict[object, dict[int, Passed]] = {}
     for k, group in enumerate(groups):
         passed = _passed(group, target)
@@ -85,7 +85,8 @@ def _passed(group: Group, target: Target) -> Passed | None:
 
 
 def _over(group: Group, shape: tuple[Expr, ...]) -> Group:
-    """A copy of a group of one node with one input, which gets this shape; all values get fixed names."""
+    """A copy of a group of one node with one input, in which the input has the shape `shape` and all values have fixed
+    names."""
     (node,), (weight,) = group.nodes, group.inputs
     source = Value("weight", TensorType(weight.dtype, shape))
     (type,) = ops.get(node.op).infer([source.type], node.attrs)

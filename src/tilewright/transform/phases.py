@@ -47,8 +47,8 @@ def ranges(window: int, stride: int) -> list[Range]:
 
 
 def phases(node: Node, block: int) -> list[Phases]:
-    """The convolutions of a transposed convolution of one group on maps of known size, with filters rounded up to whole
-    blocks; [] for other ones, or if a phase has no taps."""
+    """The convolutions that compute a transposed convolution of one group on maps of known size, with filters rounded
+    up to whole blocks; [] for others, or if a phase has no taps."""
     x, w = node.operands(2)
     attrs = node.of(ConvTransposeAttrs)
     sizes = [as_int(d) for d in (*w.shape, *x.shape[2:], *node.output.shape[2:])]

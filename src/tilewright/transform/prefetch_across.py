@@ -29,16 +29,16 @@ from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.prefetch_share import WeightPrefetch
 
 WAITS = 1.25
-"""A kernel counts as waiting for its weights if their transfer takes at least so many times as long as its
-arithmetic."""
+"""The least ratio of a kernel's transfer of weights to its arithmetic, in cycles, at which it counts as waiting for
+weights."""
 STEPS = 4
-"""The number of kernels before one that may prefetch its weights: results written in between pass the last level
-too."""
+"""The number of kernels before one that may prefetch its weights: results written in between evict lines from the last
+level, too."""
 
 
 @dataclass(slots=True)
 class _Load:
-    """The work of a kernel on each thread, in cycles, and its largest weight."""
+    """The work of a kernel, in cycles on each thread, and the largest weight that it reads."""
 
     compute: float
     transfer: float

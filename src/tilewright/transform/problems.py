@@ -60,7 +60,7 @@ def crossing(most: int, vectors: Cycles, matrices: Cycles) -> int:
 
 
 def is_pointwise(node: Node) -> bool:
-    """Whether every output pixel reads one input pixel."""
+    """Whether a convolution node is 1x1 without pads, so that every output pixel reads one input pixel."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, size = node.of(ConvAttrs), [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]

@@ -43,7 +43,7 @@ RETURNS = 120
 SPARE = 0.01
 """The share of a program's estimated cycles that "auto" may add."""
 MUCH = 1 << 24
-"""The bytes of temporaries from which on "auto" saves memory: less may stay in caches."""
+"""The least number of bytes of temporaries for which "auto" saves memory: fewer may stay in caches."""
 PLACED = 6
 """The largest number of plans whose values are placed to find one within a budget."""
 MIDDLES = 8
@@ -125,8 +125,8 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
 
 
 def smallest(plans: Sequence[Plan]) -> list[Plan]:
-    """The plan that needs the least memory, and the one that would if no temporary could use outputs' memory: only
-    placing the values shows which is smaller."""
+    """The plan of `plans` that needs the least memory, and the one that would if no temporary could use outputs'
+    memory; placing the values shows which is better."""
 
     def order(p: Plan, nbytes: int) -> tuple[int, int, list[str]]:
         return nbytes, p.cycles, sorted(v.name for v in p.dropped)
@@ -145,7 +145,8 @@ def is_fixed(calls: Sequence[Call]) -> bool:
 
 
 _Life = int
-"""The number of a lifetime of a value. A value has a first and a second one, and so has each of its parts."""
+"""The number of a lifetime of a value. A value has two lifetimes, before and after it is dropped, and so has each of
+its parts."""
 _Use = tuple[_Life, tuple[range, range]]
 """(first lifetime of a value that a call uses, (lifetimes used if the value is not dropped: by the call, by its
 repetition))."""
@@ -178,8 +179,8 @@ class _Program:
     """For each call its (output, input) pairs where the output may be written over the input."""
     sizes: dict[Value, int] = field(default_factory=dict)
     split: dict[Value, list[int]] = field(default_factory=dict)
-    """The bytes of the parts of values that calls use one part after another: the parts live separately, since other
-    values use the rest meanwhile (`transform/graph/overlays.py`)."""
+    """For each value that calls use one part after another, the bytes of its parts. Parts have lifetimes of their own,
+    since other values use the rest of the memory meanwhile (`transform/graph/overlays.py`)."""
     touched: list[dict[Value, range]] = field(default_factory=list)
     """For each call the parts that it uses of each value."""
     rooms: dict[Value, list[int]] = field(default_factory=dict)
@@ -261,7 +262,7 @@ class _Program:
         return results
 
     def find_room(self, outputs: Iterable[Value]) -> None:
-        """Set the outputs whose memory is free until they are written."""
+        """Record the outputs whose memory is free until they are written."""
         if not is_fixed(self.calls):
             return
         for root in dict.fromkeys(self.place(v).base for v in outputs):
@@ -352,7 +353,8 @@ class _Program:
         return sum(self.cycles(i) for i in calls)
 
     def within(self, writers: Mapping[Value, list[int]], k: int) -> frozenset[Value]:
-        """The values that no later segment reads in the forward pass, with segments of one 2^k-th of all bytes."""
+        """The values of `writers` that no later segment reads in the forward pass, if a segment has 1 / 2^k of all
+        bytes."""
         room = sum(self.sizes[r] for r in writers) / 2**k
         ends: dict[int, int] = {}
         number = dict(zip(writers, accumulate(self.sizes[r] for r in writers), strict=True))
@@ -367,8 +369,8 @@ class _Program:
         return int((end - 1) / room)
 
     def returned(self, plan: Plan, most: int) -> Plan:
-        """The plan without drops that are not needed to stay below `most` bytes, the most expensive ones removed
-        first."""
+        """The plan without the drops that it does not need to stay below `most` bytes; the most expensive
+        recomputations are removed first."""
         writers = self.writers()
         for root in sorted(plan.dropped, key=lambda r: (-self.price(writers[r]), r.name))[:RETURNS]:
             other = self.simulate(plan.dropped - {root})
@@ -377,7 +379,7 @@ class _Program:
         return plan
 
     def spared(self) -> list[Plan]:
-        """Plans for "auto": of the least memory, at the cost of a small share of the program's cycles."""
+        """Plans for the budget "auto": of the least memory, at the cost of a small share of the program's cycles."""
         most = SPARE * self.price(range(len(self.calls)))
         plans = [self.simulate(d) for d in {frozenset[Value](), *self.choices()}]
         for share in (2, 1):  # half of what is dropped is often for nothing
@@ -390,8 +392,8 @@ class _Program:
     # -- what a choice costs -------------------------------------------------------------------------------------------
 
     def simulate(self, dropped: frozenset[Value]) -> Plan:
-        """The plan that drops these values: before the first call after the middle that reads a dropped value, it is
-        computed again, together with the dropped values that this needs."""
+        """The plan that drops the values `dropped`: each is computed again before the first call after the middle that
+        reads it, with the dropped values that this needs."""
         steps: list[Step] = []
         recomputed: set[Value] = set()
         writers: dict[Value, list[int]] = {r: [] for r in dropped}
@@ -409,8 +411,8 @@ class _Program:
         return Plan(dropped, tuple(steps), peak, max(live, default=0), cycles)
 
     def missing(self, call: int, writers: Mapping[Value, list[int]], recomputed: set[Value]) -> list[int]:
-        """The calls that must be repeated before call number `call`, in order; adds the values that they compute to
-        `recomputed`."""
+        """The calls that must be repeated before call number `call`, in order, to compute the dropped values that it
+        reads; adds these values to `recomputed`."""
         members: set[int] = set()
         asked = list(self.reads[call])
         while asked:

@@ -43,7 +43,7 @@ def conv(a: Assigner, node: Node) -> bool:
 
 
 def in_groups(a: Assigner, value: Value) -> Value:
-    """A value with its channels innermost, padded with zeros to whole groups of `COPY_BYTES`."""
+    """The form of a value with its channels innermost, padded with zeros to whole groups of `COPY_BYTES`."""
     channels, group = as_int(value.shape[1]) or 0, COPY_BYTES // value.dtype.itemsize
     missing = -channels % group
     if not missing:

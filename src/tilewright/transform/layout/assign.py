@@ -44,8 +44,9 @@ from tilewright.transform.select.surroundings import InBlocks
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The layout rule of an operator. `rewrite` returns whether it rewrote the node; `blocks` says that the operator is
-    faster on blocked channels or is often followed by such, so that its inputs should be blocked."""
+    """The layout rule of an operator. `rewrite` rewrites a node and returns whether it did; `blocks` says that the
+    operator is faster on blocked channels, or is often followed by operators that are, so that its inputs should be
+    blocked."""
 
     rewrite: Callable[[Assigner, Node], bool]
     blocks: bool = True
@@ -156,7 +157,7 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
 
 
 EXACT = Selection()
-"""The note on nodes that compute a product of higher exactness, up to "store in 16 bits"."""
+"""The note on nodes that compute a product of higher exactness. It stays on them up to the pass "store in 16 bits"."""
 
 
 def _assign(a: Assigner, node: Node, known: Mapping[str, Rule]) -> None:

@@ -91,7 +91,7 @@ class Assigner:
         return self.row_major[value]
 
     def unblocked(self, form: Value, value: Value) -> Value:
-        """Emit the row-major form of a value from its blocked `form`."""
+        """Emit the row-major form of `value` from its blocked form."""
         if self.is_one_block(value):
             return self.emit("reshape", (form,), {"shape": value.shape}, value.name)[0]
         return self.emit("lowered.unblock_channels", (form,), {"channels": as_int(value.shape[1])}, value.name)[0]
@@ -103,7 +103,7 @@ class Assigner:
         return self.target.gpu is not None and single
 
     def as_rows(self, value: Value) -> Value:
-        """Emit the rows of a value that lies in blocks of columns, `[n, C/b, R/n, 1, b]`."""
+        """Emit the row-major form of a value that lies in blocks of columns, `[n, C/b, R/n, 1, b]`."""
         form = self.columns[value]
         parts, count, rows, _, block = form.shape
         (split,) = self.emit("reshape", (form,), {"shape": (parts, count, rows, block)}, f"{value.name}_blocks")

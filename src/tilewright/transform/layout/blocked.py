@@ -18,8 +18,8 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """Stay blocked if a full-size operand is blocked and the others can be. Operands of one element are never
-    blocked."""
+    """The rule of pointwise operators: the result is blocked if a full-size operand is and the others can be. Operands
+    of one element are never blocked. Returns whether the node was rewritten."""
     rank = node.output.type.rank
     if len(node.outputs) != 1 or rank not in (4, 5) or as_int(node.output.shape[1]) is None:
         return False
@@ -46,7 +46,7 @@ def pointwise(a: Assigner, node: Node) -> bool:
 
 
 def follow(a: Assigner, value: Value, rank: int) -> Value | None:
-    """The form in which an operand broadcasts against blocked ones of `rank` dimensions; None if there is none."""
+    """The form of an operand that broadcasts against blocked ones of `rank` dimensions; None if there is none."""
     if value.type.rank == 0 or all(is_const(d, 1) for d in value.shape):
         return a.as_row_major(value)
     if value.type.rank > rank or value.type.rank < rank - 1:
@@ -67,7 +67,7 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
 
 
 def channels_alone(a: Assigner, value: Value, rank: int) -> Value | None:
-    """An operand of one element per channel as a row, if one block has all channels; None for others."""
+    """An operand of one element per channel, reshaped to [channels], if one block has all channels; None for others."""
     channels = as_int(value.shape[1 - rank])
     if channels is None or channels != as_int(value.type.size):
         return None
@@ -77,7 +77,8 @@ def channels_alone(a: Assigner, value: Value, rank: int) -> Value | None:
 
 
 def concat(a: Assigner, node: Node) -> bool:
-    """Concatenate blocked values along channels if every part fills its blocks."""
+    """The rule of concatenation: blocked values are joined along channels if every part fills its blocks. Returns
+    whether the node was rewritten."""
     present = [v for v in node.inputs if v is not None]
     if node.of(ConcatAttrs).axis != 1 or node.output.type.rank != 4 or not any(a.is_blocked(v) for v in present):
         return False
@@ -91,7 +92,8 @@ def concat(a: Assigner, node: Node) -> bool:
 
 
 def slices(a: Assigner, node: Node) -> bool:
-    """Slice blocked values: channels from the begin of a block, in whole blocks or to the end; any part of the map."""
+    """The rule of slices of blocked values: channels from the begin of a block, in whole blocks or to the end; any part
+    of the map. Returns whether the node was rewritten."""
     x = node.inputs[0]
     assert x is not None
     if x.type.rank != 4 or not a.is_blocked(x):
@@ -117,8 +119,8 @@ def slices(a: Assigner, node: Node) -> bool:
 
 
 def pool(a: Assigner, node: Node) -> bool:
-    """Pool blocked values over the spatial dimensions: the lanes are a third dimension with windows of 1. The same rule
-    serves the indices of maxima and the gradient of pooling."""
+    """The rule of pooling of blocked values over the spatial dimensions, of the indices of maxima, and of gradients of
+    pooling: the lanes are a third dimension with windows of 1. Returns whether the node was rewritten."""
     x = node.inputs[0]
     assert x is not None
     if x.type.rank != 4 or not a.is_blocked(x):
@@ -141,8 +143,9 @@ def pool(a: Assigner, node: Node) -> bool:
 
 
 def reduce(a: Assigner, node: Node) -> bool:
-    """Mean or sum of blocked values over both spatial dimensions (global average pooling), or over images too
-    (statistics of batch norm, the gradient of a bias). The few results are unblocked if dimensions are not kept."""
+    """The rule of means and sums of blocked values over both spatial dimensions (global average pooling), or over
+    images too (statistics of batch norm, the gradient of a bias). The few results are unblocked if dimensions are not
+    kept. Returns whether the node was rewritten."""
     x = node.inputs[0]
     assert x is not None
     attrs = node.of(ReduceAttrs)
@@ -163,7 +166,8 @@ def reduce(a: Assigner, node: Node) -> bool:
 
 
 def along_space(a: Assigner, node: Node) -> bool:
-    """Resize or gather blocked values along a spatial dimension: all lanes move together."""
+    """The rule of resizing and gathering blocked values along a spatial dimension, in which all lanes of a block move
+    together. Returns whether the node was rewritten."""
     x, *others = node.inputs
     assert x is not None
     if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x) or _axis(node) not in (2, 3):

@@ -50,7 +50,8 @@ class Coded:
 
 
 def find_coded(producer: Producer, w: Value, transpose: bool) -> Coded | None:
-    """The codes and scales that weights are computed from; None if they are computed in another way."""
+    """The codes and scales from which weights `w` are computed; None if they are computed in another way. `transpose`:
+    the product reads the weights transposed."""
     node = producer(w)
     if node is not None and node.op == "transpose" and node.inputs[0] is not None and w.type.rank == 2:
         return find_coded(producer, node.inputs[0], not transpose) if node.of(TransposeAttrs).perm == (1, 0) else None
@@ -83,7 +84,7 @@ def find_coded(producer: Producer, w: Value, transpose: bool) -> Coded | None:
 
 
 def _levels(producer: Producer, levels: Value) -> tuple[Value | None, Value | None, ConstantArray | None]:
-    """(codes, codes of 0.0, book) of levels; None for parts that do not exist."""
+    """(codes, codes of 0.0, codebook) from which the levels are computed; None for parts that do not exist."""
     node, zeros = producer(levels), None
     if node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
         levels, node = node.inputs[0], producer(node.inputs[0])
@@ -103,7 +104,7 @@ def _is_exact(producer: Producer, difference: Node) -> bool:
 
 
 def _narrowest(producer: Producer, value: Value) -> Value:
-    """The narrowest integer value that `value` is cast from."""
+    """The integer value from which `value` is computed by casts that widen, as far back as casts go."""
     node = producer(value)
     while node is not None and node.op == "cast" and node.inputs[0] is not None and node.inputs[0].dtype.is_int:
         source = node.inputs[0]
@@ -116,7 +117,7 @@ def _narrowest(producer: Producer, value: Value) -> Value:
 
 
 def _between(producer: Producer, codes: Value) -> Bounds | None:
-    """The least and the greatest code, where they fit into 8 bits."""
+    """(least code, largest code), if they fit into 8 bits; None otherwise."""
     known = bounds(producer, codes)
     if known is None and codes.dtype.bits <= 8:
         known = int(codes.dtype.min), int(codes.dtype.max)

@@ -36,17 +36,17 @@ from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 
 MAX_ROWS = 128
-"""The largest number of rows in a part: a part with 1,024 columns stays in the second level of cache while panels of
-weights pass it."""
+"""The largest number of rows in a part: a part with 1,024 columns stays in the second-level cache while panels of
+weights are read for it."""
 LARGE = 1 << 18
-"""The least number of elements of a value for this layout: all that is copied of smaller ones stays in the second level
-of cache."""
+"""The least number of elements of a value in this layout: smaller values stay in the second-level cache, where copies
+are cheap."""
 
 
 def in_columns(graph: Graph, block: int) -> frozenset[Value]:
-    """The values that lie in blocks of columns: results of linear layers whose weights come with each call, and of
-    pointwise work on them. All readers must be such work, products, or sums of rows, and gradients of weights must read
-    enough."""
+    """The values that are to lie in blocks of columns: results of linear layers whose weights come with each call, and
+    of pointwise work on them. All readers must be pointwise work, products, or sums of rows, and gradients of weights
+    must read enough of them (`pays`)."""
     makers, readers = graph.producers(), graph.consumers()
     fixed = set(graph.params)
     for node in graph.nodes:
@@ -86,9 +86,9 @@ def tied(
 def pays(
     graph: Graph, part: AbstractSet[Value], result: AbstractSet[Value], makers: Mapping[Value, Node], block: int
 ) -> bool:
-    """Whether gradients of weights read more elements of `part`, which they would transpose or pack otherwise, than
-    this layout copies: gradients that come as rows, inputs of products as rows (unless a gradient reads them, which
-    copies them in any case), and results that are wanted as rows."""
+    """Whether the layout saves more copies than it causes: gradients of weights read more elements of `part`, which
+    they would transpose or pack, than it copies. It copies gradients and inputs of products that come as rows (unless a
+    gradient reads these, which copies them in any case), and results that are needed as rows."""
     transposed = [n for n in graph.nodes if is_transposed(n, block)]
     copied = {
         base(v, makers) for n in transposed if any(v in result for v in n.inputs) for v in n.inputs if v is not None
@@ -105,7 +105,8 @@ def pays(
 
 
 def base(value: Value, makers: Mapping[Value, Node]) -> Value:
-    """The value from which reshapes that keep the last dimension compute `value`."""
+    """The value from which `value` is computed by reshapes that keep the last dimension; `value` itself if there are
+    none."""
     while (
         (producer := makers.get(value)) is not None
         and keeps_columns(producer)
@@ -151,7 +152,7 @@ def is_single(node: Node) -> bool:
 
 
 def may_make(node: Node, fixed: set[Value], block: int) -> bool:
-    """Whether a node may compute a value in blocks of columns."""
+    """Whether a node can compute its result in blocks of columns."""
     if is_linear(node, block):
         return node.inputs[1] not in fixed
     if node.op == "attention_gradient":
@@ -174,8 +175,8 @@ def keeps_columns(node: Node) -> bool:
 
 
 def stays(node: Node, result: AbstractSet[Value]) -> bool:
-    """Whether a node can compute its result in blocks of columns: its inputs are in blocks with the same shape, one
-    number, or one number per column."""
+    """Whether a node's inputs allow it to compute its result in blocks of columns: each is in blocks with the same
+    shape, one number, or one number per column."""
     if node.op in ("matmul", "attention_gradient"):
         return True
     if node.op == "reshape":
@@ -271,7 +272,8 @@ def weight_gradient(a: Assigner, node: Node) -> None:
 
 
 def blocks(a: Assigner, value: Value) -> Value:
-    """Emit `[..., C]` as `[n, C/b, R/n, 1, b]`, once for all shapes with the same rows."""
+    """Emit a value `[..., C]` in blocks of columns, `[n, C/b, R/n, 1, b]`, once for all values that are reshapes of it
+    with the same columns."""
     value = base(value, a.producers)
     if value not in a.columns:
         *shape, size = (as_int(d) or 1 for d in value.shape)
@@ -286,13 +288,14 @@ def blocks(a: Assigner, value: Value) -> Value:
 
 
 def parts_of(rows: int) -> int:
-    """The number of equal parts of between MAX_ROWS / 2 and MAX_ROWS rows; 1 if there is no such number."""
+    """The number of equal parts of rows, each of MAX_ROWS / 2 to MAX_ROWS rows; 1 if no number divides the rows so."""
     least, most = -(-rows // MAX_ROWS), 2 * rows // MAX_ROWS
     return next((n for n in range(max(least, 1), most + 1) if rows % n == 0), 1)
 
 
 def narrow(a: Assigner, value: Value) -> Value:
-    """Emit an operand of one number, or of one per column, for use beside blocks of columns."""
+    """Emit an operand of one number, or of one number per column, in the shape that broadcasts against blocks of
+    columns."""
     if as_int(value.type.size) == 1:
         return a.as_row_major(value)
     shape = (1, (as_int(value.shape[-1]) or 1) // a.block, 1, 1, a.block)

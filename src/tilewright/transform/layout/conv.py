@@ -19,8 +19,8 @@ from tilewright.transform.problems import blockings_of
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """2-D convolution, one group, by the algorithm noted on the node. The output is blocked, the input too if its
-    channels fill whole blocks. Algorithms for NCHW maps stay NCHW."""
+    """Rewrite a 2-D convolution of one group by the algorithm noted on the node; returns whether it did. The output is
+    blocked, and the input if its channels fill whole blocks. Algorithms for NCHW maps stay NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, channels = node.of(ConvAttrs), [as_int(d) for d in w.shape]
@@ -59,7 +59,7 @@ def conv(a: Assigner, node: Node) -> bool:
 
 
 def panels_of(a: Assigner, node: Node) -> Blocking:
-    """Decide the panels for the filters of a direct convolution."""
+    """The panels for the filters of a direct convolution: a decision by estimates."""
     w = node.inputs[1]
     assert w is not None
     filters, channels = (as_int(d) or 1 for d in w.shape[:2])

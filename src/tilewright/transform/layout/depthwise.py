@@ -20,12 +20,13 @@ from tilewright.transform.layout.split import split_conv
 from tilewright.transform.problems import is_pointwise
 
 SHORT_FILTERS = 4
-"""The number of filters per channel below which a block of them would be mostly zeros."""
+"""The least number of filters per channel for which a block of filters is worth it: of fewer, it would be mostly
+zeros."""
 
 OF_WINDOWS = 0.5
-"""The efficiency of register tiles over the share of their vectors that is used, at which windows with filters of zeros
-are as fast: 0.2 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, 0.5 to 0.65 with AVX2 (Zen 5, 27 November
-2026)."""
+"""Groups whose filters fill less of a block are computed by windows, with filters of zeros, if the share of filters
+that are not zeros is at least this times the share of lanes that a row fills (`line_share`). Tiles of pixels were as
+fast at 0.2 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, at 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
 OF_HALF_VECTORS = 0.8
 """The figure `OF_WINDOWS` for windows with blocks of half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2
 times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
@@ -76,15 +77,16 @@ def lanes_follow(per_in: int, per_out: int, block: int) -> bool:
 
 
 def in_half_parts(per_in: int, per_out: int, node: Node, a: Assigner) -> bool:
-    """Whether to use half vectors for groups of half a block: the core starts twice as many, and all lanes of one read
-    the same channel."""
+    """Whether to use half vectors for groups of half a block: a core starts twice as many of them, and all lanes of a
+    vector read the same channel."""
     half = a.block // 2
     more = starts(4 * half, a.target) > starts(4 * a.block, a.target)
     return per_in == per_out == half and more and keeps_busy(node, half, a)
 
 
 def keeps_busy(node: Node, lanes: int, a: Assigner) -> bool:
-    """Whether a line has enough pixels to hide the latency of a multiply-add with vectors of so many lanes."""
+    """Whether a row of the result has enough pixels to hide the latency of a multiply-add with vectors of `lanes`
+    lanes."""
     width = as_int(node.output.shape[-1])
     return width is None or width >= a.target.costs.arithmetic.fma_latency * starts(4 * lanes, a.target)
 
@@ -101,14 +103,15 @@ def group_block(each: int, node: Node, a: Assigner) -> int:
 
 
 MAX_HALF_PARTS = 3
-"""The largest number of half vectors per panel: groups that need more have panels of one half
-vector, which use each pixel once."""
+"""The largest number of half vectors in a panel. Groups that need more have panels of one half vector, which use each
+pixel once."""
 MIN_BLOCK = 8
-"""Vectors of at most so many lanes are not halved: a core starts no more halves of them."""
+"""Vectors of at most this number of lanes are not halved: a core starts no more halves of them than whole ones."""
 
 
 def windows(a: Assigner, node: Node) -> bool:
-    """A convolution of any rank without stored padding: groups whose filters fill blocks, or volumes of one group."""
+    """Rewrite a convolution of any rank to one by windows, without a padded copy: groups whose filters fill blocks, or
+    volumes of one group. Returns whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     if not a.packs(w, node.output) or x.dtype.name != "f32" or any(not as_int(d) for d in w.shape):
@@ -156,7 +159,7 @@ def grown_groups(a: Assigner, node: Node) -> bool:
 
 
 def line_share(node: Node, lanes: int) -> float:
-    """The share of the lanes of its vectors that a line of the result fills; 1 if its length is not known."""
+    """The share of lanes that a row of the result fills, of vectors of `lanes`; 1 if the row's length is not known."""
     width = as_int(node.output.shape[-1])
     return 1.0 if not width else width / (-(-width // lanes) * lanes)
 

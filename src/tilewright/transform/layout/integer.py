@@ -47,7 +47,7 @@ from tilewright.transform.layout.registers import FLAT, GATHERED, MATRICES, VECT
 from tilewright.transform.problems import multiplies_alike, rows_of
 
 OFFSET = 128
-"""The offset from signed to unsigned numbers."""
+"""The number that is added to signed 8-bit numbers to make them unsigned."""
 
 GROUP = 4
 """The largest number of neighbouring elements that an instruction multiplies and adds into one lane."""
@@ -126,8 +126,8 @@ def _computed_factors(a: Assigner, x: Value, w: Value) -> tuple[Factors | None, 
 
 
 def integer_conv(a: Assigner, node: Node) -> bool:
-    """Rewrite an integer convolution of one group: of maps over blocked channels, any other as a product of its
-    windows."""
+    """Rewrite an integer convolution, of maps over blocked channels, any other as a product of its windows; returns
+    whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     conv = node.of(ConvAttrs)
@@ -172,8 +172,8 @@ def _as_bytes(a: Assigner, w: Value) -> Value:
 
 
 def keep_sums(a: Assigner, node: Node, result: Factors, total: Value, lanes: int) -> None:
-    """Note the result of a convolution: `total`, its sums of products in blocks of `lanes` filters, less the zero
-    point's part."""
+    """Record the result of a convolution, from `total`: its sums of products in blocks of `lanes` filters, from which
+    the zero point's part is subtracted."""
     filters = as_int(result.weights.shape[0]) or 0
     if result.zero is not None:
         correction = _correction(a, result.weights, result.zero, (1, 2, 3), (1, filters, 1, 1))
@@ -185,14 +185,14 @@ def keep_sums(a: Assigner, node: Node, result: Factors, total: Value, lanes: int
 
 
 def _depth(result: Factors) -> int:
-    """The number of products per element of a convolution by dot instructions, with channels rounded up to whole
-    blocks."""
+    """The number of products per element of the result of a convolution by dot instructions, with channels rounded up
+    to whole blocks."""
     _, channels, *window = (as_int(d) or 1 for d in result.weights.shape)
     return prod(window) * (channels + -channels % min(result.dot.lanes, channels + -channels % result.dot.group))
 
 
 def padding_of(a: Assigner, result: Factors) -> tuple[Value, ...]:
-    """The zero point as an operand, which pads the map; () if it is 0."""
+    """The zero point as an additional operand of a convolution, which pads the map with it; () if it is 0."""
     return () if result.zero is None else (a.derive("cast", result.zero, dtype=result.x.dtype),)
 
 
@@ -212,7 +212,8 @@ def _conv_by_dots(a: Assigner, node: Node, result: Factors) -> Value:
 
 
 def _in_blocks(a: Assigner, value: Value) -> Value:
-    """Emit channels in blocks of vectors; channels too few to fill one are in as many groups as they need."""
+    """Emit a value with its channels in blocks of vectors. Channels that do not fill a vector are in one block of as
+    few groups of `GROUP` as they need."""
     channels = as_int(value.shape[1]) or 1
     if channels >= a.block or (a.is_blocked(value) and channels > 1):
         return a.as_blocked(value)
@@ -224,8 +225,8 @@ def _in_blocks(a: Assigner, value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """The factors of a product as an instruction takes them: the numbers x, their zero point (one i32 element; None for
-    0), and the weights before packing."""
+    """The factors of a product in the types that an instruction multiplies: the numbers x, their zero point (one i32
+    element; None for 0), and the weights before packing."""
 
     dot: Dot
     x: Value
@@ -234,8 +235,9 @@ class Factors:
 
 
 def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: bool = False) -> Factors | None:
-    """The factors of an i32 product if they are narrow enough for an instruction, `x` in the given form and the second
-    one constant; with `pairs` 16-bit numbers, from which zero points are subtracted. None otherwise."""
+    """The factors of an i32 product if they are narrow enough for an instruction, with `form` applied to x and the
+    second factor constant. None otherwise. With `pairs`, factors are 16-bit numbers, from which zero points are
+    subtracted."""
     x, w = node.inputs[:2]
     if x is None or w is None or node.output.dtype is not i32 or w not in a.fixed:
         return None
@@ -251,7 +253,8 @@ def _factors(a: Assigner, node: Node, form: Callable[[Value], Value], *, pairs: 
 
 
 def _bytes(a: Assigner, x: Value, w: Value, form: Callable[[Value], Value]) -> Factors | None:
-    """The factors if `x` is 8-bit numbers: as they are, or shifted by 128 as an instruction requires."""
+    """The factors of a product if `x` is 8-bit numbers: unchanged, or shifted by 128 if the instruction requires it.
+    None otherwise."""
     numbers = _numbers(a, x)
     if numbers is None:
         return None
@@ -282,7 +285,7 @@ def _shifted(a: Assigner, codes: _Codes, kind: DType) -> _Codes:
 
 
 def _number(a: Assigner, value: Value) -> int | None:
-    """The integer that a value of one element is, if it is known."""
+    """The number that a value of one element is, if it is an integer constant; None otherwise."""
     node = a.producer(value)
     while node is not None and node.op == "reshape" and node.inputs[0] is not None:
         node = a.producer(node.inputs[0])
@@ -299,7 +302,8 @@ def _within(a: Assigner, value: Value, dtype: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """8-bit numbers and their zero point: an i32 element, and its number if that is known; None for 0."""
+    """8-bit numbers and their zero point `zero`, an i32 element (None for 0); `known` is its number, if that is
+    constant."""
 
     values: Value
     zero: Value | None = None
@@ -307,7 +311,7 @@ class _Codes:
 
 
 def _numbers(a: Assigner, x: Value) -> _Codes | None:
-    """The codes of `cast(numbers) - zero` or `cast(numbers)`; None for other values."""
+    """The codes of a value `cast(codes) - zero` or `cast(codes)`; None for other values."""
     known = codes_of(a.producer, x)
     if known is None:
         return None
@@ -318,7 +322,7 @@ def _numbers(a: Assigner, x: Value) -> _Codes | None:
 
 
 def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...], shape: tuple[int, ...]) -> Value:
-    """The zero point times the sums of weights."""
+    """Emit the zero point times the sums of weights over `axes`, in the shape `shape`."""
     sums = a.derive("reduce_sum", a.derive("cast", weights, dtype=i32), axes=axes, keepdims=False)
     return a.derive("reshape", a.derive("mul", sums, zero), shape=tuple(map(const, shape)))
 
@@ -339,7 +343,7 @@ def _by_windows(a: Assigner, node: Node, result: Factors) -> Value:
 
 
 def _product(a: Assigner, node: Node, dot: Dot, rows: Value, w: Value, transpose: bool, columns: Dim) -> Value:
-    """Emit a product in vectors, row by row, or by pairs of rows if its sizes are known."""
+    """Emit a product by dot instructions, row by row, or by pairs of rows if its sizes are known and that is faster."""
     depth, known, deep = rows.shape[-1], as_int(columns), as_int(rows.shape[-1])
     if known is not None and deep is not None and find_tile_dot(dot.a, dot.b, a.target) is None:
         if (pair := in_pairs(a, node, rows, deep, known, dot)) is not None:
@@ -363,7 +367,8 @@ def _tile(a: Assigner, dot: Dot) -> Dot | None:
 
 
 def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int, dot: Dot, tile: Dot) -> int | None:
-    """The number of rows from which on a product is computed in matrix registers (`least_rows`)."""
+    """The least number of rows for which a product is computed in matrix registers (0: always, None: never), a decision
+    by estimates."""
 
     def by_dots(count: int) -> float:
         return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)
@@ -383,8 +388,8 @@ def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, l
 
 
 def _map_in_tiles(a: Assigner, node: Node, result: Factors, tile: Dot) -> ConvTilesAttrs | None:
-    """The attributes of a convolution of a map in matrix registers: whether these hold pixels of one line or of all
-    lines in order, and whether several pixels lie side by side in the depth. None if it is not computed so."""
+    """The attributes of a convolution of a map in matrix registers: whether these hold pixels of one row or of all rows
+    in order, and whether several pixels are side by side in the depth. None if vectors are estimated to be faster."""
     attrs, x = node.of(ConvAttrs), [as_int(d) for d in result.x.shape[1:]]
     filters, _, *window = (as_int(d) or 1 for d in result.weights.shape)
     out = [as_int(d) for d in node.output.shape[2:]]

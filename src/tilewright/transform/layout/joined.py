@@ -19,7 +19,8 @@ from tilewright.transform.problems import joins
 
 
 def as_rows(a: Assigner, x: Value, rows: int) -> Value:
-    """The rows of `x`, in row-major order, for matrix registers of `rows` rows: joined if that is best."""
+    """Emit the rows of `x` for matrix registers of `rows` rows: joined over batch entries if that fills registers
+    better."""
     return join(a, x) if joins(x, rows) else x
 
 
@@ -29,12 +30,13 @@ def join(a: Assigner, x: Value) -> Value:
 
 
 def keep(a: Assigner, y: Value, result: Value) -> None:
-    """Note `result`, possibly with joined rows, as the value of `y`."""
+    """Record `result`, perhaps with joined rows, as the form of the value `y`."""
     (a.row_major if result.type.rank == y.type.rank else a.joined)[y] = result
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """The rule for pointwise nodes on joined rows: other operands have the same shape, or are the same for all rows."""
+    """The rule for pointwise nodes whose operands have joined rows: other operands have the same shape, or are the same
+    for all rows. Returns whether the node was rewritten."""
     if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1:
         return False
     y = node.output
@@ -68,7 +70,7 @@ def stays(a: Assigner, y: Value) -> bool:
 
 
 def _follow(a: Assigner, v: Value, y: Value) -> Value:
-    """The form of operand `v` for use with the joined rows of `y`."""
+    """The form of operand `v` that broadcasts against the joined rows of `y`."""
     if v in a.joined:
         return a.joined[v]
     ordinary = a.as_row_major(v)

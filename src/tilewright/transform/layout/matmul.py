@@ -25,7 +25,8 @@ DEPTH_FIRST = MatmulAttrs(transpose_a=True)
 
 
 def matmul(a: Assigner, node: Node) -> bool:
-    """The right operand is packed into panels: once in `prepare` if it is a weight, else by a small kernel.
+    """Rewrite a product to read its right operand in panels, packed once in `prepare` if it is a weight, else by a
+    small kernel; returns whether it did.
 
     A left operand with `transpose_a` is transposed first. Operands that change with each call may be read in place. A
     single column becomes a sum over contiguous rows; f16 is multiplied as f32.
@@ -113,7 +114,8 @@ def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...
 
 
 def contiguous_rows(a: Assigner, node: Node, x: Value, *, widen: bool = True) -> Value:
-    """The left operand, rows by depth, in a type that the machine multiplies (`widen`: as vectors of any kind)."""
+    """Emit the left operand of a product as rows by depth, in a type that the machine multiplies (`widen`: floats of 16
+    bits become f32)."""
     left = a.as_row_major(x)
     if node.of(MatmulAttrs).transpose_a:
         left = swapped(a, left, f"{x.name}_rows")

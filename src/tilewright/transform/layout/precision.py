@@ -48,13 +48,13 @@ from tilewright.transform.layout.registers import least_rows
 from tilewright.transform.problems import convolution_in_pairs, rows_of
 
 LEVELS = 127
-"""Greatest magnitude of a quantised number."""
+"""The largest magnitude of a number quantised to 8 bits."""
 
 NIBBLES = 7
-"""The greatest magnitude of a 4-bit number."""
+"""The largest magnitude of a number quantised to 4 bits."""
 
 OFFSET = 128
-"""The offset from signed to unsigned activations."""
+"""The number that is added to signed activations to make them unsigned."""
 
 GROUP = 32
 """The number of rows of a column of 4-bit weights that share a scale."""
@@ -156,7 +156,8 @@ def conv_in_dots(a: Assigner, node: Node) -> bool:
 
 
 def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value], kind: DType = bf16) -> Value:
-    """A factor in 16 bits; if it was widened from 16 bits, the value before that."""
+    """Emit a factor in the type `kind` of 16 bits, in the form that `form` makes; if it was widened from that type, the
+    value before."""
     producer = a.producer(value)
     if (
         producer is not None
@@ -251,8 +252,8 @@ class _Product:
     # bf16 and f16
 
     def widened(self) -> None:
-        """Emit the product with narrow weights that are widened as they are read: half the traffic, arithmetic in
-        f32."""
+        """Emit the product with narrow weights that are widened as they are read, which halves the bytes read; the
+        arithmetic is in f32."""
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.f32_panels(self.a.as_row_major(self.w), tile.width)
         self.finish(self.multiplied("lowered.matmul_packed", self.x, self.narrow(packed, self.w.name)))
@@ -296,7 +297,7 @@ class _Product:
         return self.multiplied("lowered.matmul_tiles", x, self.narrow(packed, self.w.name), rows=tile.rows)
 
     def whole_panels(self, w: Value, tile: Dot) -> Value:
-        """Emit the packed panels of whole matrix registers, with zeros at the end of the depth."""
+        """Emit the weights in panels for matrix registers, their depth padded with zeros to whole registers."""
         more = -self.depth % tile.depth
         return self.panels(self.a.longer(w, 1 if self.transpose else 0, more) if more else w, tile)
 
@@ -334,7 +335,7 @@ class _Product:
         self.by_codes(Codes(codes, scales, None, True, float(ZERO)))
 
     def as_rows(self, coded: Coded) -> Codes:
-        """The codes, scales and offsets of weights with columns last; 4-bit codes are unsigned."""
+        """The codes, scales and offsets of weights in the layout [rows, columns]; 4-bit codes are unsigned."""
         groups = as_int(coded.scales.type.size) or 1
         groups //= self.columns
         codes, zero, zeros, transposed = self.a.as_row_major(coded.codes), coded.zero, coded.zeros, coded.transposed
@@ -372,8 +373,8 @@ class _Product:
         return value if value.dtype is f32 else self.emit("cast", value, name="real", dtype=f32)
 
     def as_columns_last(self, value: Value, count: int, transposed: bool) -> Value:
-        """A value of `count` numbers per column as [count, columns]; with `transposed` it is stored as [columns,
-        count]."""
+        """A value of `count` numbers per column as [count, columns]; with `transposed` it is stored as [columns, count]
+        and is transposed."""
         if not transposed:
             return self.emit("reshape", value, name="rows", shape=(count, self.columns))
         rows = self.emit("reshape", value, name="rows", shape=(self.columns, count))
@@ -409,8 +410,8 @@ class _Product:
     # int8w
 
     def of_codes(self) -> None:
-        """Emit the product with 8-bit weights that are widened as they are read: a quarter of the traffic, arithmetic
-        in f32."""
+        """Emit the product with 8-bit weights that are widened as they are read, a quarter of the bytes; the arithmetic
+        is in f32."""
         scale, narrow = self.quantised_weights()
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         total = self.multiplied("lowered.matmul_packed", self.x, self.f32_panels(narrow, tile.width))
@@ -458,8 +459,8 @@ class _Product:
         self.finish(self.emit("mul", real, column_scale, name=self.node.output.name))
 
     def in_matrices_from(self, result: tuple[DType, Dot] | None) -> tuple[int, Dot | None]:
-        """(least number of rows for which integers are summed in matrix registers, the instruction or None if
-        never)."""
+        """(least number of rows for which integers are summed in matrix registers, the instruction), the instruction
+        None if they never are."""
         tile = find_tile_dot(u8, i8, self.a.target)
         if result is None or result[0] is not u8 or tile is None:
             return 0, self.tile(u8, i8)
@@ -467,8 +468,7 @@ class _Product:
         return (0, None) if least is None else (least, tile)
 
     def quantise(self, x: Value, axis: int, name: str, levels: int = LEVELS) -> tuple[Value, Value]:
-        """Emit (scale, round(x / scale)), with scales such that the greatest magnitude along an axis becomes
-        `levels`."""
+        """Emit (scale, round(x / scale)), with scales for which the largest magnitude along `axis` becomes `levels`."""
         size = self.emit("abs", x, name="size")
         axes = (axis % x.type.rank,)
         most = self.emit("reduce_max", size, name=f"{name}_most", axes=axes, keepdims=True)
@@ -479,7 +479,7 @@ class _Product:
         return scale, rounded
 
     def correction(self, narrow: Value) -> Value:
-        """OFFSET times the sum of each column's weights, [1, N] of i32."""
+        """The correction for unsigned activations: OFFSET times the sum of each column's weights, [1, N] of i32."""
         wide = self.emit("cast", narrow, name="wide", dtype=i32)
         axes = (1 if self.transpose else 0,)
         total = self.emit("reduce_sum", wide, name="sums", axes=axes, keepdims=True)

@@ -16,9 +16,9 @@ from tilewright.transform.graph.channels import moved_shape
 from tilewright.transform.layout.assigner import Assigner
 
 CODED_ROWS = 4
-"""The largest number of rows that read weights as codes: with more rows each decoded weight would be used often."""
+"""The largest number of rows for which weights are read as codes: with more rows, decoding costs more than it saves."""
 ROWS = 8
-"""The largest number of rows in a tile: with more, loading weights no longer limits speed."""
+"""The largest number of rows in a tile: from so many on, loading weights no longer limits the speed."""
 SYMBOLIC = (4, 8)
 """(rows of a tile, number of tiles) for a batch of unknown size."""
 WIDEST = 8
@@ -59,8 +59,8 @@ def recurrence(a: Assigner, node: Node) -> bool:
 
 
 def exceeds_cache(node: Node, weights: Value, target: Target) -> bool:
-    """Whether weights in f32 exceed the second-level cache while at most `CODED_ROWS` rows use them: then decoding
-    codes takes less time than reading f32."""
+    """Whether decoding codes is faster than reading weights in f32: these exceed the second-level cache, and at most
+    `CODED_ROWS` rows use them."""
     rows, size = as_int(node.outputs[0].shape[1]), as_int(weights.type.size)
     return rows is not None and size is not None and rows <= CODED_ROWS and 4 * size > target.caches.l2
 
@@ -99,7 +99,7 @@ def _codes(a: Assigner, weights: Value) -> tuple[Value, Value] | None:
 
 
 def _narrowed(a: Assigner, number: Value) -> Value | None:
-    """The i8 codes that numbers are cast from; None for other values."""
+    """The i8 codes from which `number` is cast, in row-major form; None for other values."""
     while number.dtype is not i8:
         node = a.producer(number)
         if node is None or node.op != "cast" or node.inputs[0] is None:
@@ -109,8 +109,8 @@ def _narrowed(a: Assigner, number: Value) -> Value | None:
 
 
 def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: Target) -> Tile:
-    """The tile of a recurrence: equal tiles of rows, wider panels if there are few rows; registers hold the sums of all
-    gates."""
+    """The register tile of a recurrence: equal tiles of rows, wider panels if there are few rows; registers hold the
+    sums of all gates."""
     sums = target.registers * 3 // 4  # The others hold weights and an element of the state.
     known, lanes = as_int(batch), target.lanes(itemsize)
     most = max(1, min(ROWS, sums // gates))
@@ -127,8 +127,8 @@ def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: 
 
 
 def _cycles(batch: int, rows: int, gates: int, target: Target) -> float:
-    """Estimated cycles per element of the old state with tiles of `rows` rows, the unused rows of the last tile
-    included."""
+    """The estimated cycles per element of the old state with tiles of `rows` rows, including the unused rows of the
+    last tile."""
     multiplied = max(rows * gates / target.fma_per_cycle, target.costs.arithmetic.fma_latency)
     loaded = (rows + gates) * target.vector_bits / 8 / target.l1_bandwidth
     return -(-batch // rows) * max(multiplied, loaded)

@@ -20,12 +20,14 @@ BY_ROWS = "by rows"
 
 
 def summed_in(a: Assigner, node: Node, ways: Mapping[str, float]) -> str:
-    """The chosen way of summing `node`: a decision by the estimated cycles of each way."""
+    """The name of the chosen way to sum the products of `node`: a decision by `ways`, the estimated cycles of each way
+    by name."""
     return cheapest(partial(key_of_nodes, "registers", [node], a.target), ways)
 
 
 def least_rows(a: Assigner, node: Node, rows: Expr, vectors: Cycles, matrices: Cycles, both: bool) -> int | None:
-    """Decide from how many rows on `node` is summed in registers of matrices: 0 is always, None is never.
+    """The least number of rows for which `node` is summed in matrix registers, a decision by estimates; 0 is always,
+    None is never.
 
     Args:
         rows: the number of rows. A symbolic one is estimated by the geometric mean over several numbers.

@@ -124,22 +124,22 @@ def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms
 
 
 def largest(a: Assigner, x: Value, *axes: int) -> Value:
-    """The greatest magnitude along axes."""
+    """Emit the largest magnitude of `x` along axes."""
     size = a.derive("abs", x, name="size")
     places = tuple(sorted(axis % x.type.rank for axis in axes))
     return a.derive("reduce_max", size, name=f"{x.name}_most", axes=places, keepdims=False)
 
 
 def bound(a: Assigner, w: Value, depth: int) -> Value:
-    """The depth times the greatest magnitude of a weight: a row's greatest magnitude times this bounds each sum of
-    products of the row with the weight."""
+    """Emit a bound on sums of products with a weight: the depth times the weight's largest magnitude. A sum of products
+    of a row is at most the row's largest magnitude times this."""
     number = a.derive("constant", name="depth", value=ConstantArray(f32.numpy.type(depth)))
     return a.derive("mul", largest(a, w, *range(w.type.rank)), number, name=f"{w.name}_bound")
 
 
 def rows_if_large(a: Assigner, most: Value, limit: Value) -> Value:
-    """Emit a value of one row if sums of products may exceed the largest float, of no rows if not: kernels test its
-    size."""
+    """Emit a value of one row if sums of products, bounded by `most` times `limit`, may exceed the largest float, else
+    of no rows: kernels test its size."""
     count = a.derive("lowered.too_large", most, limit, name="too_large")
     one = a.derive("reshape", limit, name="row", shape=(1,))  # its value is not read
     symbol: Expr = Var(a.builder.fresh("_large"), lo=0, hi=1)

@@ -88,8 +88,8 @@ def _beside(a: Assigner, parts: list[Value], axis: int, name: str) -> Value:
 
 
 def of_phases(a: Assigner, w: Value, part: Phases, strides: Ints) -> Value:
-    """Emit weights `[C, K, kh, kw]` of some phases as `[phases * filters, C, taps, taps]`, mirrored, with filters of
-    zeros after the K."""
+    """Emit the weights `[C, K, kh, kw]` of the phases in `part` as `[phases * filters, C, taps, taps]`, mirrored, with
+    filters of zeros after the K."""
     channels, filters, *window = (as_int(d) or 1 for d in w.shape)
     for axis, more in (
         (1, part.filters - filters),
@@ -108,8 +108,8 @@ def of_phases(a: Assigner, w: Value, part: Phases, strides: Ints) -> Value:
 
 
 def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
-    """Emit weights with zeros between their taps, which then stand at distances of `dilations`, for algorithms without
-    dilation."""
+    """Emit weights with zeros between their taps, for algorithms without dilation: the distance between neighbouring
+    taps is then `dilations` pixels."""
     channels, filters, *window = (as_int(d) or 0 for d in w.shape)
     spread = [k * d for k, d in zip(window, dilations, strict=True)]
     retained = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]

@@ -29,7 +29,7 @@ from tilewright.transform.math.parts import (
 
 
 def split(value: float) -> tuple[Const, Const]:
-    """A number as the f32 next to it and what is left."""
+    """(the f32 nearest to a number, the rest)."""
     high = float(np.float32(value))
     return single(high), single(value - high)
 
@@ -227,14 +227,14 @@ def _mantissa(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _normal(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """(e, m, x is denormal) as `_mantissa`, for any positive x."""
+    """(e, m, whether x is denormal) with x = m 2^e and sqrt(1/2) <= m < sqrt(2), for any positive x."""
     tiny = x < 2.0**-126
     e, m = _mantissa(select(tiny, x * 2.0**23, x))
     return cast(select(tiny, e - 23, e), f32), m, tiny
 
 
 def _log_specials(x: Expr, result: Expr) -> Expr:
-    """The result, corrected for logarithms of zero, negative numbers, infinity and NaN."""
+    """`result`, a logarithm of x, or the value that is right for zero, negative numbers, infinity and NaN."""
     special = select(equal(x, single(0.0)), -_INF, select(x < 0.0, _NAN, x))
     return select(all_of([x > 0.0, x < math.inf]), result, special)
 
@@ -296,8 +296,9 @@ def _reduced_inner(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _reduced_outer(x: Expr) -> tuple[Expr, Expr]:
-    """`_reduced_inner` for 2^16 <= |x| < infinity, in f64: x is m 2^k with a whole m, and of 2^k 2/pi the part below 4
-    comes from a table (the method of M. H. Payne and R. N. Hanek, 1983, with a product for each exponent)."""
+    """(q, r) with x = q pi/2 + r, |r| <= pi/4, for 2^16 <= |x| < infinity, in f64: x is m 2^k with a whole m, and the
+    part of 2^k 2/pi below 4 comes from a table (the method of M. H. Payne and R. N. Hanek, 1983, with a product for
+    each exponent)."""
     exponent = ((bits(x) >> word(23)) & 255) - 143
     m = cast(as_float((bits(x) & 0x7FFFFF) | 0x3F800000), f64) * 2.0**23
     place = cast(exponent, i64)
@@ -350,8 +351,8 @@ def _odd(q: Expr) -> Expr:
 
 
 def _trigonometric(x: Expr, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
-    """`of_reduced(q, r)` of the reduced argument. A large, infinite or NaN x is reduced in a separate branch, which
-    runs if any lane needs it."""
+    """`of_reduced(q, r)`, a trigonometric function of x = q pi/2 + r. A large, infinite or NaN x is reduced in a
+    separate branch, which runs if any lane needs it."""
     outer = select(call("abs", x) < math.inf, of_reduced(*_reduced_outer(x)), _NAN)
     return select(call("abs", x) <= _REDUCED_LIMIT, of_reduced(*_reduced_inner(x)), outer)
 

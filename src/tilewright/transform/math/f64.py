@@ -189,14 +189,14 @@ def _mantissa(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _normal(x: Expr) -> tuple[Expr, Expr]:
-    """(e, m) as `_mantissa`, for any positive x."""
+    """(e, m) with x = m 2^e and sqrt(1/2) <= m < sqrt(2), for any positive x."""
     tiny = x < 2.0**-1022
     e, m = _mantissa(select(tiny, x * 2.0**54, x))
     return select(tiny, e - 54.0, e), m
 
 
 def _log_specials(x: Expr, result: Expr) -> Expr:
-    """The result, corrected for logarithms of zero, negative numbers, infinity and NaN."""
+    """`result`, a logarithm of x, or the value that is right for zero, negative numbers, infinity and NaN."""
     special = select(equal(x, double(0.0)), double(-math.inf), select(x < 0.0, double(math.nan), x))
     return select(all_of([x > 0.0, x < math.inf]), result, special)
 
@@ -270,8 +270,8 @@ def _odd(q: Expr) -> Expr:
 
 
 def _trigonometric(x: Expr, name: str, of_reduced: Callable[[Expr, Expr], Expr]) -> Expr:
-    """`of_reduced(q, r)` of the reduced argument; for a large, infinite or NaN x the C library's function, which is
-    called if any lane needs it."""
+    """`of_reduced(q, r)`, a trigonometric function of x = q pi/2 + r. For a large, infinite or NaN x it is the C
+    library's function `name`, which is called if any lane needs it."""
     return select(call("abs", x) <= _REDUCED_LIMIT, of_reduced(*_reduced_inner(x)), Op(name, (x,)))
 
 

@@ -23,7 +23,7 @@ _LN2 = 0.6931471824645996
 
 
 def _quarter(size: Expr) -> tuple[Expr, Expr]:
-    """(e^r - 1, 2^(n - 2)) with size = n ln 2 + r, which do not overflow where e^size / 2 is finite."""
+    """(e^r - 1, 2^(n - 2)) with size = n ln 2 + r. Neither overflows if e^size / 2 is finite."""
     n, r = reduced(minimum(single(89.5), size), 125)
     return exp_of_reduced(r), as_float(n << word(23))
 
@@ -55,7 +55,7 @@ def arctan(x: Expr) -> Expr:
 
 
 def _arcsin_of_half(x: Expr) -> tuple[Expr, Expr]:
-    """(|x| <= 1/2, arcsin(t)) for t = |x| if that holds, else sqrt((1 - |x|) / 2)."""
+    """(whether |x| <= 1/2, arcsin(t)) with t = |x| if so, else t = sqrt((1 - |x|) / 2)."""
     size = call("abs", x)
     within = size <= 0.5
     square = select(within, size * size, fma(size, single(-0.5), single(0.5)))

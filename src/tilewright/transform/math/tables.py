@@ -65,8 +65,8 @@ def _reduced(x: Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
 
 
 def _zero_below(x: Expr, least: float, scaled: Expr) -> Expr:
-    """The scaled value for x >= `least`, zero below, as `parts.zero_below`: a mask excludes these elements from the
-    scaling instruction, so that whatever was computed for them before does no harm."""
+    """`scaled`, the scaled value of a function, for x >= `least`, and zero below: a mask excludes the elements below
+    from the scaling instruction, so that the values computed for them do no harm."""
     return select(x < single(least), single(0.0), scaled)
 
 

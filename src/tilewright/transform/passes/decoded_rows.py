@@ -32,7 +32,7 @@ CODES = op(
     "cast", "codes", name="cast", where=lambda node: node.inputs[0] is not None and node.inputs[0].dtype in (i8, u8)
 )
 MAX_ROWS = 8
-"""The largest number of rows of a group that are summed separately."""
+"""The largest number of query heads per head of keys and values for which each is summed separately."""
 MOVES = ("transpose", "identity", "reshape", "broadcast")
 NUMBERS = op("mul", CODES, "scale", name="numbers", through=MOVES)
 
@@ -75,7 +75,8 @@ def _summed(m: Match) -> Value | None:
 
 
 def _row_summed(m: Match, x: Value, codes: Value, scale: Value, order: tuple[int, ...]) -> Value:
-    """Emit the product of one row with dequantised codes, [..., 1, columns]."""
+    """Emit the product [..., 1, columns] of one row with dequantised codes, whose dimensions are a permutation `order`
+    of the product's."""
     depth = order[-2]
     row = m.emit("transpose", m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], const(1))), perm=_inverse(order))
     wide = m.emit("cast", codes, dtype=f32)
@@ -87,7 +88,7 @@ def _row_summed(m: Match, x: Value, codes: Value, scale: Value, order: tuple[int
 
 
 def _row_of(m: Match, heads: Value, k: int) -> Value:
-    """Row k of each group."""
+    """Emit row number `k` of the second factor's groups: the slice [..., k, :] of `heads`."""
     rank = heads.type.rank
     size = (*heads.shape[:-2], const(1), heads.shape[-1])
     return m.emit("slice", heads, begin=dims((*[0] * (rank - 2), k, 0)), size=size, step=(1,) * rank)

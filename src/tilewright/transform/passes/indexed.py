@@ -57,7 +57,8 @@ def _of_rows(m: Match) -> Value | None:
 
 
 def _rows(m: Match, index: Value, retained: int) -> Value | None:
-    """The first `retained` dimensions of an index, or some last ones of these, if it is the same along the others."""
+    """The index without its dimensions after the first `retained`, along which it must be the same; leading dimensions
+    may be absent too. None if it differs within rows."""
     node = m.rewriter.producer(index)
     if node is None:
         return None
@@ -83,8 +84,8 @@ def _rows(m: Match, index: Value, retained: int) -> Value | None:
 
 
 def _placed(m: Match, rows: Value, shape: Sequence[Expr]) -> Value:
-    """Emit indices [*shape, len(shape)]: on each axis but the last the position itself, on the last the number in
-    `rows`."""
+    """Emit the indices of rows, [*shape, len(shape)]: on each axis but the last the position itself, on the last axis
+    the number in `rows`."""
     parts = [_reshaped(m, _spread(m, rows, shape), [*shape, 1])]
     for k in reversed(range(len(shape) - 1)):
         extent = as_int(shape[k]) or 0

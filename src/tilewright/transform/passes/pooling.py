@@ -32,15 +32,15 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 Numbers = Mapping[Var, Expr]
 
 PASSED = 2.0
-"""The cost of a vector that one kernel writes and the next one reads, relative to reading a vector."""
+"""The cost of a vector that one pooling writes and the next one reads, relative to reading a vector."""
 LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
-"""By how much the estimate for the whole window must exceed that for separate dimensions: a maximum is several
-operations for each element that is read, a sum is one."""
+"""The least ratio of the estimate for the whole window to that for separate dimensions at which they are separated: a
+maximum is several operations for each element that is read, a sum is one."""
 SYMBOLIC_LARGE = 1.05
 """`LARGE` for maps of symbolic size, where each tap of a window needs more tests (means of 3x3, stride 2, at 35 pixels:
 7.4 us by dimension, 10 otherwise; of 2x2 at 33 pixels 4.7 and 3.3; Zen 4, 28 November 2026)."""
 FOLLOWED = 2
-"""The largest distance between the windows of a line at which vectors run along the line (`plans/rows/stages.py`)."""
+"""The largest stride along a row with which vectors run along the row (`plans/rows/stages.py`)."""
 
 
 def separate_pooling(graph: Graph, target: Target) -> Graph:
@@ -103,8 +103,8 @@ def _parts(attrs: PoolAttrs) -> list[tuple[int, PoolAttrs]]:
 
 
 def _cycles(attrs: PoolAttrs, extents: Sequence[int], node: Node, target: Target) -> float:
-    """The estimated time, in reads of a vector, of a pooling with results of these extents: in vectors along lines, or
-    element by element if windows are distant."""
+    """The estimated time, in reads of a vector, of a pooling with results of these extents: in vectors along rows, or
+    element by element if the stride is large."""
     lanes = target.lanes(_size(node))
     *outer, line = extents
     taps, step = prod(attrs.kernel), attrs.strides[-1]

@@ -81,7 +81,7 @@ class _Chains:
             self.producers[node.output] = node
 
     def between(self, y: Value) -> list[Node]:
-        """The operators between a value and its source, in order."""
+        """The nodes between the source of `y` and `y`, in order."""
         members: set[Value] = set()
         asked = [y]
         while asked:
@@ -97,7 +97,7 @@ class _Chains:
 
 
 def _is_read(chains: _Chains, y: Value, target: Target) -> bool:
-    """Whether `y` is read from a table: a decision by the estimated cycles of both ways."""
+    """Whether look-ups in a table are chosen for `y`: a decision by the estimated cycles of both ways."""
     nodes, elements, arithmetic = chains.between(y), number(y.type.size), target.costs.arithmetic
     computed = fma_cycles(sum(_work(node, target) for node in nodes), target.lanes(4), target)
     picks = target.isa.byte_tables >= ENTRIES
@@ -114,7 +114,7 @@ def _work(node: Node, target: Target) -> float:
 
 
 def _table(chains: _Chains, tables: dict[Value, Value], m: Match, v: Value) -> Value:
-    """Emit the values of `v` for all 8-bit numbers, [256]; the shape is [] if `v` is one number."""
+    """Emit the values of `v` for all 8-bit numbers, [256]; [] if `v` is one number."""
     if v not in tables:
         if v in chains.producers:
             node = chains.producers[v]

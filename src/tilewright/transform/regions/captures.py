@@ -33,7 +33,7 @@ class Region:
     inputs: int
 
     def with_captures(self, bodies: Sequence[Graph], inputs: Sequence[Value], params: Sequence[Value]) -> Node:
-        """The node with its bodies replaced, capturing `inputs` and `params` in place of its captures."""
+        """The node with its bodies replaced by `bodies`, which capture `inputs` and `params`."""
         changed = dict(zip(map(id, self.node.bodies), bodies, strict=True))
         attrs = self.node.attrs.mapped(lambda v: changed[id(v)] if isinstance(v, Graph) else v)
         return replace(self.node, inputs=(*self.own, *inputs, *params), attrs=attrs)
@@ -82,8 +82,8 @@ def used_values(body: Graph) -> set[Value]:
 def recaptured(
     node: Node, fixed: Collection[Value], constants: Mapping[Value, Node], carriers: Collection[Value]
 ) -> Node:
-    """A node whose bodies capture what they read, each operand once: constants are moved in, params are those that are
-    `fixed`, and each symbol that a body mentions is in the shape of one of its inputs.
+    """A node whose bodies capture what they read, each value once. Constants are moved into the bodies, the captured
+    values in `fixed` are params, and each symbol that a body mentions is in the shape of one of its inputs.
 
     Args:
         constants: the constant nodes of the enclosing graph, by their values.
@@ -154,7 +154,8 @@ def with_inputs(node: Node, renamed: Mapping[Value, Value]) -> Node:
 
 
 def hoisted(node: Node, used_names: set[str], wanted: Callable[[Node], bool]) -> tuple[list[Node], Node]:
-    """(nodes of the bodies that depend on params alone, for the enclosing graph; the node that captures their results).
+    """(nodes, node): nodes of the bodies that depend on params alone, for the enclosing graph, and the node with bodies
+    that capture their results.
 
     Args:
         used_names: names of the enclosing graph; those of hoisted nodes are added.

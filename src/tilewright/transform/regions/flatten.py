@@ -49,7 +49,7 @@ def flatten(node: Node, bodies: Sequence[Flat], path: str, copy: Copy) -> Flat:
 
 @dataclass(slots=True)
 class _Embedding:
-    """Renames the values of a body for the enclosing program: `names` maps values of the body to values of the
+    """A renaming of a body's values for the enclosing program: `names` maps values of the body to values of the
     program."""
 
     body: Flat
@@ -129,7 +129,8 @@ def _row(stack: Value, at: Expr) -> Place:
 
 
 def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: Mapping[Value, Place]) -> bool:
-    """Whether the next iteration's value may be written over the carried value, because no later call reads that."""
+    """Whether the next value of a carried value, `result`, may be written over the old one, because no later call reads
+    that."""
 
     def root(v: Value) -> Value:
         while v in places:
@@ -150,7 +151,7 @@ def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: 
 
 
 def _is_flat(calls: Sequence[Call]) -> bool:
-    """Whether the last of the calls is outside of all regions."""
+    """Whether as many regions end as begin in `calls`, so that the last call is outside of all regions."""
     depth = 0
     for c in calls:
         if isinstance(c, Marker) and c.kind != "else":
@@ -174,7 +175,8 @@ def _cond(node: Node, bodies: Sequence[Flat], path: str) -> Flat:
 
 
 def marker(node: Node) -> Marker | None:
-    """The marker for a node without a kernel: the definition of a symbol by data, or a check; None for other nodes."""
+    """The marker for a node that needs no kernel: one that defines a symbol by data, or a check; None for other
+    nodes."""
     if isinstance(node.attrs, RequireAttrs):
         _, holds, got = node.inputs
         assert got is not None

@@ -33,7 +33,7 @@ def optimise_bodies(graph: Graph, passes: Pass) -> Graph:
 
 @dataclass(slots=True)
 class _Optimiser:
-    """Rewrites one graph. `weights` are its values that depend on the model's weights or constants alone."""
+    """Rewrites one graph. `weights` are those of its values that depend on the model's weights or constants alone."""
 
     graph: Graph
     passes: Pass
@@ -75,8 +75,8 @@ class _Optimiser:
         return node.with_bodies(body)
 
     def operands(self, node: Node, nodes: list[Node], used_names: set[str], constants: dict[Value, Node]) -> Node:
-        """The node with operands in memory: constants are copied, and numbers of iterations are computed unless they
-        are polynomials of the symbols."""
+        """The node with its operands in memory: constants are copied there, and numbers of iterations are computed
+        unless they are polynomials of the symbols."""
         builder = GraphBuilder(self.graph.name, reserved=used_names, nodes=nodes)
         inputs = [
             ops.emit1(builder, "identity", v, name=v.name) if v is not None and v in constants else v

@@ -47,7 +47,7 @@ def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | No
 
 
 def convolution_options(enclosing: Surroundings, node: Node) -> list[Option]:
-    """The options of a convolution of one group, or of codes, of which there may be none."""
+    """The options of a convolution of one group, or of codes, for which there may be none."""
     w = node.inputs[1]
     assert w is not None
     if node.output.dtype.is_int:
@@ -60,12 +60,13 @@ def convolution_options(enclosing: Surroundings, node: Node) -> list[Option]:
 
 
 WORTH_OF_CODES = 1.1
-"""The least gain of multiplying codes in pairs of 16 bits in place of the numbers that they mean."""
+"""The least ratio of estimates at which codes are multiplied in pairs of 16 bits instead of the numbers that they stand
+for."""
 
 
 def codes_are_faster(enclosing: Surroundings, numbers: Node, codes: Node) -> bool:
-    """Whether a convolution of codes, transformed or directly in pairs of 16 bits, is estimated faster than that of the
-    numbers that they mean."""
+    """Whether the convolution `codes`, transformed or directly in pairs of 16 bits, is estimated to be faster than
+    `numbers`, that of the dequantised numbers."""
     w, pairs = codes.inputs[1], find_dot(i16, i16, enclosing.target)
     sizes = [] if w is None else [as_int(d) for d in w.shape]
     if pairs is None or len(sizes) != 4 or None in sizes or 0 in sizes:
@@ -114,7 +115,7 @@ def conversions(enclosing: Surroundings, node: Node, block: int) -> float:
 
 
 def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, extended by products in matrix registers if the target has such registers.
+    """The options of a convolution with products in matrix registers added, if the target has such registers.
 
     These require maps of known size, constant weights, and in each group whole blocks of channels or less than one
     block. Factors are bf16 or f16 if the precision allows them, else bf16 pieces of f32.
@@ -171,7 +172,8 @@ def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
 
 
 def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, extended by bf16 products of pairs of pixels and filters over whole blocks of channels."""
+    """The options of a convolution with bf16 products of pairs of pixels and filters added, over whole blocks of
+    channels."""
     w, way = node.inputs[1], convolution_in_pairs(node, bf16, bf16, enclosing.target)
     if way is None or w is None or w not in enclosing.fixed or not narrow(enclosing, node):
         return options
@@ -185,7 +187,7 @@ def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> li
 
 
 def with_dots(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, extended by bf16 products by dot instructions over whole blocks of channels."""
+    """The options of a convolution with bf16 products by dot instructions added, over whole blocks of channels."""
     w, dot = node.inputs[1], find_dot(bf16, bf16, enclosing.target)
     if dot is None or w is None or w not in enclosing.fixed or dot.lanes != enclosing.block:
         return options
@@ -216,8 +218,8 @@ def narrow(enclosing: Surroundings, node: Node) -> bool:
 
 
 def estimated(enclosing: Surroundings, node: Node, options: list[Option], block: int) -> list[Option]:
-    """The options with estimated cycles: if the direct algorithm is the only option and has none, those over blocks of
-    `block` channels."""
+    """The options with their estimated cycles. If the direct algorithm is the only option and has no estimate, it gets
+    the cycles over blocks of `block` channels."""
     w = node.inputs[1]
     if w is None or any(cycles for cycles, _ in options):
         return options

@@ -53,7 +53,8 @@ def attention_precision(enclosing: Surroundings, node: Node) -> Precision:
 
 
 def _precision(enclosing: Surroundings, node: Node, asked: Precision) -> Precision:
-    """The precision `asked`, unless a recorded or forced decision says "fp32"; no estimate is compared."""
+    """The precision `asked` or "fp32": a decision in which `asked` is taken unless a record or the user forces the
+    other; no estimates are compared."""
     if asked == "fp32":
         return asked
     options: tuple[Precision, ...] = (asked, "fp32")
@@ -81,9 +82,9 @@ def attention_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None
 
 
 def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options, extended by products of pieces if the machine multiplies bf16 matrices. The rows must be computed by
-    the call and, joined if they are multiplied by one matrix, fill a register: fewer rows wait for the weights, and
-    pieces are no smaller. For unknown numbers of rows the estimate is a geometric mean."""
+    """The options of a product with products of bf16 pieces added, if the machine multiplies bf16 matrices. The rows
+    must be computed by the call and fill a register (joined, if they are multiplied by one matrix): fewer rows wait for
+    the weights, and pieces are no smaller. For unknown numbers of rows the estimate is a geometric mean."""
     x, w = node.inputs[:2]
     tile = find_tile_dot(bf16, bf16, enclosing.target)
     assert x is not None and w is not None
@@ -108,7 +109,8 @@ def with_pieces(enclosing: Surroundings, node: Node, options: list[Option]) -> l
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """`times` products, each of `rows` rows with a matrix; `packed`: `prepare` splits the matrices into pieces."""
+    """The problem that products of pieces solve: `times` products, each of `rows` rows with a matrix; `packed`:
+    `prepare` splits the matrices into pieces."""
 
     rows: Expr
     depth: int
@@ -152,7 +154,7 @@ def _packed_cycles(problem: Splitting, enclosing: Surroundings, rows: int) -> fl
 
 
 def _split_cycles(terms: int, tile: Dot, problem: Splitting, enclosing: Surroundings, rows: int) -> float:
-    """The estimated cycles of a product of pieces, times the factor by which it has to be better."""
+    """The estimated cycles of a product of pieces, times the factor by which it must be faster than the f32 product."""
     one, target = Product(rows, problem.columns, problem.depth), enclosing.target
     if problem.packed:
         cycles = problem.times * split_cost(one, terms, enclosing.weight_bytes, tile, target).cycles

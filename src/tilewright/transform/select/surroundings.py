@@ -19,7 +19,7 @@ WINDOWS = range(2, 18)
 """The window sizes, in taps per side, for which there are transforms."""
 
 FEWEST = 4
-"""The least number of channels for which a transform is considered: a block of fewer would be mostly zeros."""
+"""The least number of channels for which a transform is considered: with fewer, a block would be mostly zeros."""
 
 
 EXACT = ("f2", "exact", "f4", "f6", "auto", "strassen")
