@@ -141,7 +141,7 @@ def _tuple(outputs: Any) -> tuple[Any, ...]:
 
 
 def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float) -> Iterator[Interval]:
-    """Call repeatedly, and yield the statistics of each interval."""
+    """The statistics of each interval, while the actor is called in a loop."""
     clock = time.perf_counter
     last = actor.version
     while True:
@@ -168,7 +168,7 @@ def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float
 
 
 def _watch(name: str, intervals: Iterator[Interval], json: bool) -> None:
-    """Show intervals until the user interrupts, which is the regular end."""
+    """Print intervals until the user interrupts, as is normal."""
     try:
         if json or not out.is_terminal:
             for candidate in intervals:

@@ -154,7 +154,7 @@ def bench(
 
 
 def _end(reports: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> None:
-    """Exit with the code for the results, unless all is well."""
+    """Exit with the code for failed runs, differing outputs or `missing` rivals; return if all is well."""
     for name in missing:
         extra = "bench" if name == "onnxruntime" else "peers"
         hint = f"pip install 'tilewright\\[{extra}]', or --alone"
@@ -186,7 +186,8 @@ def _sweep(text: str | None) -> list[dict[str, int]]:
 
 
 def _dims(dim: list[str] | None, swept: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """The dimensions that the user stated; the one of `--sweep` gets its range, with its sizes as likely ones."""
+    """The dimensions that the user stated; the swept one gets a range that includes its sizes, which count as
+    likely."""
     from tilewright.ir.dim import LIKELY_COUNT
     from tilewright.ir.dim import dim as known
 
@@ -233,7 +234,7 @@ def _raced(
 
 
 def _entry(path: Path, choices: Choices, swept: Sequence[dict[str, int]], folder: Path) -> Entry:
-    """The model as an entry; for a compiled file, the sweep must fit the dimension as it was compiled."""
+    """The model to race, compiled; a compiled file must admit the sizes of the sweep."""
     if path.suffix != ".tw" or not swept:
         return entry(path, choices, folder)
     (name,) = swept[0]
@@ -265,7 +266,7 @@ def _ratio(ours: Result, other: Result) -> float | None:
 
 
 def _contender(r: Result) -> dict[str, Any]:
-    """A result as data for JSON; a percentile is None if there were too few calls for it."""
+    """A contender's result as JSON data; percentiles are None if there were too few calls."""
     calls = len(r.latencies)
     latencies = np.asarray(r.latencies)
     enough = {name: calls * (1 - q) >= 1 for name, q in PERCENTILES.items()}
@@ -328,13 +329,13 @@ def _print(reports: Sequence[Mapping[str, Any]], choices: Choices) -> None:
 
 
 def _callers(choices: Choices) -> str:
-    """The numbers of threads and streams, as text."""
+    """The numbers of threads and streams in words."""
     streams = f", {choices.streams} streams" if choices.streams > 1 else ""
     return f"{choices.threads} thread{'s' if choices.threads > 1 else ''}{streams}"
 
 
 def _verdict(report: Mapping[str, Any], rival: str) -> str:
-    """The difference of our outputs from a rival's, as text."""
+    """How our outputs differ from a rival's, in words."""
     errors = [d["error"] for d in report["differences"] if d["rival"] == rival]
     texts = [e for e in errors if isinstance(e, str)]
     return texts[0] if texts else f"{max(errors):.1e}" if errors else ""

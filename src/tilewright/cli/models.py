@@ -116,7 +116,7 @@ def called_by_name(name: str) -> Any:
 
 
 def _model_of(name: str, value: Any) -> tuple[Any, Any]:
-    """The model, and its example, in a function's result."""
+    """(model, example inputs or None) from the result of a function that the user named."""
     from tilewright.frontend.read import from_torch
     from tilewright.frontend.stablehlo import is_jax
     from tilewright.ir.graph import Graph

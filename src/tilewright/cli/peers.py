@@ -127,7 +127,7 @@ def openvino(path: str, inputs: str, threads: int = 1, streams: int = 1, fixed: 
 
 
 def _name(port: Any, arrays: Mapping[str, Array]) -> str:
-    """The one of a port's several names that occurs among the arrays."""
+    """The name of an OpenVINO port that is among the names of the arrays, since a port may have several."""
     names: list[str] = [name for name in port.names if name in arrays]
     return names[0]
 
@@ -157,7 +157,7 @@ class Streams:
 
 
 def _ticks(call: Call, count: int) -> list[float]:
-    """The time before the first call and after each call."""
+    """The times before the first of `count` calls and after each."""
     clock = time.perf_counter
     ticks = [clock()]
     for _ in range(count):

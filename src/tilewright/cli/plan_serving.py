@@ -92,7 +92,7 @@ def _is_point(rows: Any, ms: Any) -> bool:
 
 
 def _times(name: str, said: Mapping[str, Any], folder: Path, quiet: bool) -> tuple[Callable[[int], float], int]:
-    """A function from rows to seconds of a batch, and the most rows: of a model that is timed here, or from the file's
+    """(function from rows to seconds of a batch, the most rows) for a model: it is timed here, or the file states
     points."""
     from tilewright.serve.batching.estimates import Estimates
     from tilewright.serve.opening import Source, open_source

@@ -177,7 +177,7 @@ def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:
 
 
 def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: int) -> tuple[Shape, Profile, Timeline]:
-    """Time calls with these sizes: as a whole, by kernel, and as a timeline."""
+    """(the call's sizes and time, its profile by kernel, its timeline) from calls of the model with these sizes."""
     created = random_inputs(model.inputs, dims, seed)
     inputs = [created[spec.name] for spec in model.inputs]
     for _ in range(SETTLING_CALLS):
@@ -207,8 +207,8 @@ def summary(result: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) 
 
 
 def _over_calls(parts: Sequence[tuple[int, KernelTime, int, float]], total: float, machine: Target) -> Kernel:
-    """The summary of one kernel; `parts` has for each shape: number of calls, time in one, threads, and share of
-    waits."""
+    """The summary of one kernel over all shapes; `parts` has for each shape: number of calls, time in one, threads, and
+    share of waits."""
     seconds = sum(n * k.seconds for n, k, _, _ in parts) or 1e-12
     least: dict[str, float] = {}
     for n, k, threads, _ in parts:

@@ -108,7 +108,8 @@ def publish(
 
 
 def _first(publisher: Publisher) -> bool:
-    """Whether opening the publisher created the store, or a new structure in it, with the model's weights."""
+    """Whether opening the publisher already published the model's weights, since it created the store or changed its
+    program."""
     return bool(publisher.stats()["published"])
 
 

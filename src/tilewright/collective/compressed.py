@@ -168,7 +168,8 @@ class Signs(Method):
 
 
 def _signed(positive: Array, means: Array) -> Array:
-    """Elements reconstructed from their signs and the two means of each block, f32[2, blocks]."""
+    """A vector reconstructed from the `positive` flags of its elements: each is the mean of the positive, or of the
+    negative, elements of its block. `means`: f32[2, blocks]."""
     high, low = (np.repeat(side, BLOCK)[: positive.size] for side in means)
     return np.where(positive, high, low)
 

@@ -372,7 +372,8 @@ class Group:
             time.sleep(0.0001)
 
     def _message(self, source: int, where: str) -> tuple[int, Array]:
-        """Read the next message from the mailbox: its tag and bytes."""
+        """(tag, bytes) of the next message from rank `source`, assembled from its pieces in the mailbox. `where` is for
+        errors."""
         segment, box = self._segment, self._segment.box(source, self.rank)
         data: Array | None = None
         begin = tag = 0
@@ -393,8 +394,9 @@ class Group:
     def _exchange(
         self, call: Call, shown: Array, take: Callable[[int, list[Array]], None], most: int | None = None
     ) -> None:
-        """Show bytes window by window; `take(begin, windows)` reads all ranks' windows of the data from byte `begin`
-        on.
+        """Show the bytes `shown` to all ranks, one window at a time, and pass each window of all ranks to `take(begin,
+        windows)`, where `begin` is its offset. `most`: the largest number of bytes that any rank shows, if that is
+        known.
 
         Args:
             most: the largest number of bytes that a rank shows, if numbers differ.
@@ -409,8 +411,8 @@ class Group:
             self._calls += 1
 
     def _show(self, call: Call, is_first: bool, data: int, nbytes: int) -> int:
-        """Show bytes at an address to the others and meet them; returns the index of the windows used. For the first
-        window of an operation, all calls are compared."""
+        """Copy `nbytes` bytes at `data` into this rank's window, and wait until all ranks have done so; returns which
+        of two windows was used. In an operation's first window all ranks' calls are compared."""
         segment = self._segment
         if segment.file < 0:
             raise CollectiveError("the group is closed", where=self._where(call.operation))
@@ -433,7 +435,7 @@ class Group:
         return turn
 
     def _total(self, call: Call, shown: int) -> int:
-        """The largest number of bytes that a rank shows, after checking that all make this call."""
+        """The largest number of bytes that a rank shows in `call`; `shown` is what this rank has."""
         if call.root >= 0 and call.operation in ("broadcast", "scatter"):
             rows = self.ranks if call.operation == "scatter" else 1
             return call.elements * DTYPES[call.dtype].itemsize * rows
@@ -447,7 +449,7 @@ class Group:
             self._come(call)
 
     def _come(self, call: Call) -> None:
-        """Continue to wait for the ranks that have not come yet."""
+        """Wait longer for ranks that have not reached the meeting of `call`, until the timeout."""
         segment, count = self._segment, self._count
 
         def missing() -> list[int]:
@@ -459,11 +461,11 @@ class Group:
         self._persist(attempt, missing, self._where(str(call)))
 
     def _meetings(self, rank: int) -> int:
-        """The number of meetings that a rank has reached; 0 if it has not joined yet."""
+        """How many meetings `rank` has reached; 0 before it has joined."""
         return int(self._segment.words[(LINES_AT + rank * LINE_SIZE) >> 3])
 
     def _await(self, at: int, count: int, other: int, where: str) -> None:
-        """Wait until the word at an offset, which rank `other` increases, is at least `count`."""
+        """Wait until the word at offset `at`, which rank `other` increments, is at least `count`."""
         segment = self._segment
         if segment.file < 0:
             raise CollectiveError("the group is closed", where=where)
@@ -475,8 +477,8 @@ class Group:
             self._persist(attempt, lambda: [other] if int(segment.words[at >> 3]) < count else [], where)
 
     def _persist(self, attempt: Callable[[], int], missing: Callable[[], list[int]], where: str) -> None:
-        """Repeat an attempt to meet until it succeeds, as long as the missing ranks live and the timeout has not
-        passed."""
+        """Call `attempt` until it returns 0. Raises CollectiveError if the group breaks, a rank of `missing()` has
+        died, or the timeout passes; `where` is for errors."""
         deadline = time.monotonic() + self.timeout
         broken = HEADER.broken >> 3
         while attempt():
@@ -519,7 +521,8 @@ class Group:
     def _flat(
         self, array: Array, dtype: str | None, operation: str, *, writes: bool = True, any_type: bool = False
     ) -> tuple[Array, str]:
-        """An array as one dimension, and the name of its type."""
+        """(`array` as one dimension, the name of its element type). Raises CollectiveError unless it is C-contiguous,
+        writable if it `writes`, and of a supported type or `any_type`."""
         name = dtype or _NAMES.get(np.asarray(array).dtype)
         if not isinstance(array, np.ndarray) or (name not in DTYPES and not any_type):
             got = str(getattr(array, "dtype", type(array).__name__))

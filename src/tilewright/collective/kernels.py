@@ -80,7 +80,8 @@ def reduction_text(dtype: str, operation: str, features: tuple[str, ...] = ()) -
 
 
 def _loop(kind: Kind, dtype: str, operation: str, width: int, start: str, name: str) -> str:
-    """A loop over steps of `width` elements, with an inner loop over ranks."""
+    """LLVM text of a loop over the elements, from number `start` on in steps of `width`, with an inner loop over ranks;
+    `name` is the prefix of its labels."""
     following = "tail.head" if name == "main" else "tail.end"
     before = "entry" if name == "main" else "main.head"
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
@@ -127,7 +128,7 @@ def _splat(width: int, type_: str, value: str) -> str:
 
 
 def _widened(kind: Kind, dtype: str, width: int, value: str, to: str) -> str:
-    """Elements converted to the type in which they are reduced."""
+    """LLVM text that converts the stored elements `value` to the type of the reduction, as `to`."""
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
     if dtype == "f16":
         return f"%{to} = fpext {stored} %{value} to {computed}"
@@ -140,8 +141,8 @@ def _widened(kind: Kind, dtype: str, width: int, value: str, to: str) -> str:
 
 
 def _combined(kind: Kind, dtype: str, operation: str, computed: str, name: str) -> str:
-    """Combine the accumulator `acc` with one more part `v1` to `computed`. Minimum and maximum propagate NaN, as in
-    NumPy."""
+    """LLVM text that combines the accumulator `acc` with the next rank's part `v1` to `sum`. Minimum and maximum
+    propagate NaN, as NumPy does."""
     a, b, to = f"%{name}.acc", f"%{name}.v1", f"%{name}.sum"
     if operation not in ("min", "max"):
         word = (_FLOATS if kind.floats else _INTEGERS)[operation]
@@ -158,7 +159,7 @@ def _combined(kind: Kind, dtype: str, operation: str, computed: str, name: str) 
 
 
 def _mean(kind: Kind, operation: str, width: int, name: str) -> str:
-    """The final reduction `red`: for a mean, the sum divided by the number of ranks."""
+    """LLVM text of the result `red`: the accumulator, divided by the number of ranks for a mean."""
     computed = f"<{width} x {kind.computed}>"
     if operation != "avg":
         return f"%{name}.red = bitcast {computed} %{name}.acc to {computed}"
@@ -170,7 +171,7 @@ def _mean(kind: Kind, operation: str, width: int, name: str) -> str:
 
 
 def _narrowed(kind: Kind, dtype: str, width: int, name: str) -> str:
-    """The reduction converted to the storage type, `out`: rounded to nearest, ties to even."""
+    """LLVM text that converts the result `red` to the storage type as `out`, rounded to nearest, ties to even."""
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
     red = f"%{name}.red"
     if dtype == "f16":

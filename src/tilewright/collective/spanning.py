@@ -91,7 +91,7 @@ class Spanning:
         return False
 
     def _between(self, array: Array, dtype: str, operation: str) -> None:
-        """Reduce the arrays of the machines' first ranks."""
+        """Reduce `array` in place between the first ranks of all machines, by PyTorch's Gloo backend."""
         if dtype == "bool":  # a sum of booleans is "or"
             array, operation = array.view(np.uint8), {"sum": "max", "prod": "min"}.get(operation, operation)
         if array.dtype.kind == "c":

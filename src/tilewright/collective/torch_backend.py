@@ -95,7 +95,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(opts, several, lambda: _each(partial(self._all_reduce, opts=opts), several))
 
     def _is_reduced(self, tensor: Any, opts: Any) -> bool:
-        """Reduce a tensor if one native call can do that; returns whether it did."""
+        """Reduce `tensor` in place by a single native call, if that is possible. Returns whether it was."""
         if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.layout is not torch.strided:
             return False
         dtype, operation = _DTYPES.get(tensor.dtype), _BY_OPERATION.get(opts.reduceOp.op)
@@ -275,7 +275,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return _C10D._create_work_from_future(future)
 
     def _whole(self, tensor: Any, call: Callable[..., Any]) -> None:
-        """Call `call(array, dtype=...)` on a tensor's memory, or on a copy that is written back."""
+        """Run `call(array, dtype=...)` on the memory of `tensor` or, if that is not contiguous, on a copy that is
+        written back."""
         if tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj():
             call(_array(tensor), dtype=_name(tensor))
         else:
@@ -294,7 +295,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             _write(out, row)
 
     def _reduce_scattered(self, out: Any, rows: Any, opts: Any) -> None:
-        """Reduce `rows`, which have a part of out's size for each rank, and write this rank's part to `out`."""
+        """Reduce `rows`, which has a part for each rank, over the ranks, and write this rank's part to `out`."""
         rows = rows.contiguous()
         _rows(rows, self.group.ranks, out)
         operation, scaled = _scaled(rows, opts)
@@ -314,13 +315,13 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 class _Future(Future):  # type: ignore[misc]
-    """A PyTorch future that is completed together with the future of a thread."""
+    """A future of PyTorch that completes when the Python future `python` does."""
 
     python: PythonFuture[None]
 
 
 class _Work(dist._Work):  # type: ignore[misc]
-    """A message in progress."""
+    """The work object of a message or queued operation, which may be in progress."""
 
     def __init__(self, future: Any, sources: Sequence[int]) -> None:
         super().__init__()
@@ -343,7 +344,7 @@ class _Work(dist._Work):  # type: ignore[misc]
 
 
 class _Done(dist._Work):  # type: ignore[misc]
-    """A collective that has already ended."""
+    """The work object of an operation that has completed."""
 
     def __init__(self, tensors: Any) -> None:
         super().__init__()
@@ -388,7 +389,8 @@ def _each(call: Callable[[Any], None], several: Sequence[Any]) -> None:
 
 
 def _scaled(tensor: Any, opts: Any) -> tuple[str, Any]:
-    """The name of the requested reduction, and the tensor, which is scaled for sums of scaled tensors."""
+    """(name of the reduction, tensor to reduce); for sums of tensors that are multiplied first, the tensor is
+    multiplied here."""
     reduce_op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
     kind = getattr(reduce_op, "op", reduce_op)
     operation = _BY_OPERATION.get(kind)
@@ -436,7 +438,8 @@ def _write(tensor: Any, array: Array) -> None:
 
 
 def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
-    """The parts of a tensor for all ranks, each with the shape of `one`."""
+    """The parts of `output`, one for each rank, with the shape of `one`. Raises CollectiveError if it has another size
+    or is not contiguous."""
     if output.numel() != ranks * one.numel() or not output.is_contiguous():
         raise CollectiveError(
             "the tensor for all ranks must be contiguous and as large as theirs together",

@@ -17,12 +17,13 @@ def bytes_of(flat: Array) -> Array:
 
 
 def elements_of(flat: Array, begin: int, window: int) -> Array:
-    """The elements of a window of `window` bytes that begins at byte `begin`."""
+    """The elements of `flat` that lie in the window of `window` bytes from byte `begin` on."""
     return flat[begin // flat.itemsize : (begin + window) // flat.itemsize]
 
 
 def taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
-    """A function that copies each rank's window into its row."""
+    """A function (begin, windows) that copies the window of each rank, from byte `begin` of its data on, into its row
+    of `rows`."""
     targets = [bytes_of(row) for row in rows]
 
     def take(begin: int, windows: list[Array]) -> None:
@@ -34,8 +35,8 @@ def taking_rows(rows: Array) -> Callable[[int, list[Array]], None]:
 
 
 def take_part(target: Array, first: int, begin: int, window: Array) -> None:
-    """Copy those bytes, from byte `first` of another rank's data on, that its window starting at byte `begin`
-    contains."""
+    """Copy to `target` the bytes that it shares with `window`, both parts of one rank's data: they begin there at bytes
+    `first` and `begin`."""
     low, high = max(begin, first), min(begin + window.size, first + target.size)
     if low < high:
         target[low - first : high - first] = window[low - begin : high - begin]

@@ -78,7 +78,7 @@ def tilewright(
 
 
 def _eager(gm: GraphModule, label: str, what: str, error: Exception) -> Callable[..., Any]:
-    """The graph run by PyTorch, with a warning about the error that prevented compiling it."""
+    """A callable that runs the graph in PyTorch, after a warning that `what` failed with `error`."""
     _warn(label, what, error)
     eager: Callable[..., Any] = gm.forward
     return eager
@@ -123,8 +123,8 @@ def _warn(label: str, what: str, error: Exception) -> None:
 
 
 def _weights() -> frozenset[int]:
-    """The positions of the forward graph's placeholders that are parameters or buffers which the graph does not
-    change."""
+    """The positions of the graph's placeholders that are parameters or buffers which it does not change, from
+    AOTAutograd's tracing context."""
     context = TracingContext.try_get()
     known = context.fw_metadata if context is not None else None
     if known is None:

@@ -60,7 +60,7 @@ def _arguments(example: Any) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
 
 
 def _breaks(reasons: Sequence[Any]) -> list[Uncompiled]:
-    """The places where TorchDynamo broke the graph, with the reasons."""
+    """For each place where TorchDynamo broke the graph, the reason."""
     result: dict[tuple[str, str], Uncompiled] = {}
     for k, reason in enumerate(reasons):
         if not getattr(reason, "graph_break", True) or not reason.user_stack:

@@ -43,8 +43,8 @@ _KEYS = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)
 
 @contextlib.contextmanager
 def bytes_resized_whole(gm: GraphModule) -> Iterator[None]:
-    """A context in which PyTorch does not decompose resizing in graphs that resize bytes: eager PyTorch uses 16-bit
-    weights for these, and its decomposition rounds differently."""
+    """Within the context, PyTorch does not decompose resizing, if the graph resizes bytes: its kernels use weights of
+    16 bits for bytes, and the decomposition rounds otherwise."""
     if not any(map(_resizes_bytes, gm.graph.nodes)):
         yield
         return
@@ -66,7 +66,7 @@ def _resizes_bytes(node: torch.fx.Node) -> bool:
 
 
 def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
-    """The operators among these that may be decomposed in this graph."""
+    """`operators`, without those of which the graph `gm` uses a result that their decompositions do not compute."""
     whole = {
         n.args[0].target
         for n in gm.graph.nodes
@@ -76,7 +76,7 @@ def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
 
 
 def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
-    """The graph with these operators decomposed; None if that fails, or changes the memory layout of results."""
+    """`gm` with `operators` decomposed; None if that fails, or changes types or strides of results."""
     table = {op: decomposition(op) for op in operators}
     mode = detect_fake_mode(list(examples))
     if mode is None:
@@ -91,7 +91,7 @@ def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[A
 
 
 def _results(gm: GraphModule) -> list[Any]:
-    """The dtypes, sizes and strides of a graph's results."""
+    """The type, sizes and strides of each result of a graph."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     results: list[Any] = []
     for node in torch.utils._pytree.tree_leaves(output.args[0]):

@@ -57,8 +57,8 @@ def encoder_layer(
 
 
 def _attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
-    """Attention of [batch, heads, rows, depth]. A row that sees nothing is not a number: PyTorch's function has one
-    there."""
+    """Attention of [batch, heads, rows, depth]. A row to which `hidden` leaves no key is NaN, as in PyTorch's
+    function."""
     if hidden is None:
         return F.scaled_dot_product_attention(q, k, v)
     scores = q @ k.mT / math.sqrt(q.shape[-1])

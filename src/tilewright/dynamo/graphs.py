@@ -123,7 +123,7 @@ def _constants(program: Program) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class Eager:
-    """A part run by PyTorch."""
+    """A part of a graph that PyTorch runs, as a callable of the part's inputs and weights."""
 
     gm: GraphModule
     cut: Cut
@@ -155,7 +155,7 @@ class Eager:
 
 
 def _number(node: Node, values: Mapping[Any, int]) -> Any:
-    """A size or number in the graph, computed from the values of symbols."""
+    """The number that a node computes from sizes, where `values` has the symbols' values."""
     held = node.meta["val"]
     if isinstance(held, torch.SymBool):
         return bool(held.node.expr.subs(values))

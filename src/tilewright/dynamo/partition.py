@@ -116,8 +116,8 @@ def _pays(cut: Cut, least: int) -> bool:
 
 
 def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[Node]:
-    """Nodes that depend on weights only and could be compiled: each part that reads them computes them, as part of its
-    packed weights."""
+    """The nodes that depend on weights only and can be compiled: every part that reads one computes it itself, once,
+    with its packed weights."""
     members: set[Node] = set()
     for node in gm.graph.nodes:
         operands = node.all_input_nodes
@@ -128,8 +128,8 @@ def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[
 
 
 def _phases(gm: GraphModule, eager: set[Node], steady: set[Node]) -> dict[Node, tuple[int, bool]]:
-    """The phase of each node, and whether it is compiled in it. Steady nodes that another part reads are PyTorch's
-    there."""
+    """Node -> (phase, whether it is compiled in it): parts are numbered so that each reads from earlier phases only.
+    Weight-only nodes that PyTorch's nodes read run in PyTorch."""
     result: dict[Node, tuple[int, bool]] = {}
     last = 0  # the phase of PyTorch's last operator whose order matters
     for node in gm.graph.nodes:
@@ -150,7 +150,7 @@ def _phases(gm: GraphModule, eager: set[Node], steady: set[Node]) -> dict[Node, 
 
 
 def _is_ordered(node: Node) -> bool:
-    """Whether an operator draws random numbers or changes something, so that it must stay after others that do."""
+    """Whether a node draws random numbers or has side effects, so that its order among such nodes must stay."""
     target: Any = node.target
     if node.op != "call_function":
         return False
@@ -163,7 +163,7 @@ def _is_ordered(node: Node) -> bool:
 def _cuts(
     gm: GraphModule, phases: Mapping[Node, tuple[int, bool]], weights: frozenset[Node], steady: set[Node]
 ) -> dict[int, Cut]:
-    """The parts by their phase."""
+    """Phase -> the part with the compiled nodes of that phase."""
     members: dict[int, list[Node]] = {}
     for node, (phase, native) in phases.items():
         if native:
@@ -172,7 +172,7 @@ def _cuts(
 
 
 def _with_steady(nodes: list[Node], steady: set[Node]) -> list[Node]:
-    """The nodes of a part, preceded by the steady nodes that they need."""
+    """`nodes` of a part, after the weight-only nodes that they need."""
     result: dict[Node, None] = {}
 
     def add(node: Node) -> None:
@@ -216,7 +216,7 @@ def _is_fixed(node: Node) -> bool:
 
 
 def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """Placeholders from whose sizes a part learns symbols that none of its inputs has as a size."""
+    """Further placeholders to pass to a part, from whose sizes it learns symbols that no input of it has as a size."""
 
     def alone(node: Node) -> set[Any]:
         held = node.meta.get("val")
@@ -241,9 +241,9 @@ def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) ->
 
 
 def _better_as_views(cut: Cut) -> list[Node]:
-    """Outputs that PyTorch makes without touching memory: views of what enters the part or leaves it anyway, however
-    many views after each other, and those whose elements do not lie densely. AOTAutograd asks results that are views
-    where they begin in their base, which a part's own memory does not say."""
+    """The outputs of a part that PyTorch computes better as views, without copying: views of tensors that enter or
+    leave the part anyway, and results whose elements are not dense. (AOTAutograd needs the offset of a view in its
+    base, which a result in the part's own memory lacks.)"""
     outputs = {p.node for p in cut.outputs}
     inside = set(cut.nodes)
     results = []
@@ -260,13 +260,13 @@ def _better_as_views(cut: Cut) -> list[Node]:
 
 
 def _view(node: Any) -> Any:
-    """The operator of which a node is a result, where that is memory of its operand; else None."""
+    """The operator of `node` if it returns a view of its operand; else None."""
     producer = node.args[0] if node.target is operator.getitem else node
     return producer if packet(producer) in _VIEWS else None
 
 
 def _complex_borders(cut: Cut) -> list[Node]:
-    """The nodes that would make a complex tensor leave the part or enter it."""
+    """The nodes of a part that have a complex tensor as operand from outside, or as result for outside."""
     outside = {p.node for p in (*cut.inputs, *cut.weights) if p.node.meta["val"].is_complex()}
     created = [p.node for p in cut.outputs if p.node.meta["val"].is_complex()]
     return [*created, *(n for n in cut.nodes if not outside.isdisjoint(n.all_input_nodes))]
@@ -284,7 +284,7 @@ def _steps(gm: GraphModule, eager: set[Node], steady: set[Node], cuts: Mapping[i
 
 
 def _needed(gm: GraphModule, steps: Sequence[Node | Cut]) -> tuple[Node | Cut, ...]:
-    """The steps without nodes that parts have taken and nothing else reads."""
+    """The steps, without PyTorch's nodes whose results nothing reads any more."""
     output = next(n for n in gm.graph.nodes if n.op == "output")
     read = set(output.all_input_nodes)
     retained: list[Node | Cut] = []

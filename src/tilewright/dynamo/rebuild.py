@@ -18,7 +18,7 @@ from tilewright.frontend.torch.aten import Port, dense_order, expression
 
 
 class _Boxed(CodeGen):  # type: ignore[misc]
-    """Code of a function that takes all its arguments in one list."""
+    """Python code of a function that takes all its arguments in one list, and empties that."""
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:
         names = [name.split(":")[0].split("=")[0].strip() for name in free_vars if name != "self"]
@@ -66,13 +66,13 @@ def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> C
 
 
 def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
-    """A tensor with its dimensions permuted to their order in memory, as a part takes it."""
+    """`value` with its dimensions permuted to their order in memory, as `port` states it for a part."""
     return value if port.in_order else graph.call_function(torch.permute, (value, port.order))
 
 
 def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable[..., Any], list[Node]] | None:
-    """The step that gives a result of a program the strides that were traced, and the sizes that it takes beside the
-    result; None where it has them. `sizes` are the graph's numbers by symbol."""
+    """(function, size operands) that gives a part's result the traced strides; None if it has them. `sizes`: symbol ->
+    the graph's node for it."""
     fake = port.node.meta["val"]
     shape, strides = tuple(fake.shape), tuple(fake.stride())
     if not all(isinstance(d, int) for d in (*shape, *strides)):
@@ -87,9 +87,8 @@ def _restrided(port: Port, sizes: Mapping[sympy.Symbol, Node]) -> tuple[Callable
 def _restrided_at_run_time(
     port: Port, sizes: Mapping[sympy.Symbol, Node]
 ) -> tuple[Callable[..., Any], list[Node]] | None:
-    """`_restrided` for symbolic sizes: a function and its operands, or None. A program writes dimensions in the
-    port's order without gaps, which leaves
-    open what the stride of a dimension of one element is: that is computed for each call."""
+    """(function, size operands), or None, as `_restrided`, for symbolic sizes: a program's result is dense, but the
+    stride of a dimension of extent 1 is arbitrary, so that it is computed in each call."""
     fake = port.node.meta["val"]
     inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
     others: dict[int, Any] = {}

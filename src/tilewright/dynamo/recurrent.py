@@ -47,8 +47,8 @@ def listen() -> None:
 
 
 def _look(*_: Any) -> None:
-    """Warn, once for each, about recurrent modules that broke a graph. TorchDynamo does not retry frames that it gave
-    up, so that for modules called by themselves the first frame is the only chance."""
+    """Warn, once for each, about recurrent modules that broke a graph. TorchDynamo does not retry frames, so that for a
+    module called by itself the first frame is the only chance."""
     for reason in list(counters["graph_break"]):
         if not all(kind in reason for kind in _KINDS):
             continue

@@ -26,8 +26,8 @@ from tilewright.support.errors import CallError
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How a program reads its weights. `positions`: for each parameter that is not fixed, the index of the part's
-    weight. `digested`: the parameters that `prepare` packs, whose packed copies become stale when a tensor changes."""
+    """How a program reads its weights: `positions` has, for each parameter that is not fixed, the index of the part's
+    weight; `digested` are parameters with packed copies, which become stale when a tensor changes."""
 
     positions: dict[str, int]
     digested: frozenset[str]
@@ -98,7 +98,8 @@ class Packed(Runner):
         return self._watching(watched)
 
     def _raw(self, p: ParamSpec, tensors: Sequence[Any]) -> Array:
-        """A tensor's memory as an array, without holding it; a copy where it is not aligned."""
+        """The memory of the weight for parameter `p` as an array, without a reference to the tensor; a copy if it is
+        not aligned."""
         address = tensors[self._packing.positions[p.name]].data_ptr()
         kind = BY_NAME[p.dtype].numpy
         if not p.nbytes:
@@ -108,7 +109,7 @@ class Packed(Runner):
         return aligned_copy(array) if self._frozen or address % ALIGNMENT else array
 
     def _watch(self, tensors: Sequence[Any]) -> tuple[_Watched, ...]:
-        """The present state of these tensors, to detect changes later."""
+        """Address, digest and layout of each tensor at present, to detect changes later."""
         names = {position: name for name, position in self._packing.positions.items()}
         nbytes = {p.name: p.nbytes for p in self._params}
         results = []
@@ -121,7 +122,7 @@ class Packed(Runner):
         return tuple(results)
 
     def _watching(self, watched: Sequence[_Watched]) -> Callable[..., Any]:
-        """The builtin that checks that tensors are unchanged before it runs the program."""
+        """The builtin that runs the program if the tensors are as recorded in `watched`, and else calls Python."""
         table = Memory(WATCH.size + WATCHED.size * len(watched))
         keep: list[object] = [table, self._local._engine]
         table.write(0, [len(watched), sum(w.nbytes for w in watched), native().digest_address])

@@ -75,7 +75,8 @@ class Measurement:
     times: tuple[float, ...] = ()
 
     def both(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The times of both programs, pair by pair, relative to the median of the stable program's."""
+        """(times of the stable program, times of the other one), pair by pair, relative to the median of the stable
+        program's."""
         return self.times, tuple(t / r for t, r in zip(self.times, self.ratios, strict=False))
 
 
@@ -236,7 +237,7 @@ def submit(place: str, measured: Measurement, token: str = "") -> None:
 
 
 def new_records(stable: Model, tried: Model) -> frozenset[str]:
-    """The digests of records that one program follows and the other does not."""
+    """The digests of records that the program `tried` uses and `stable` does not."""
     used = [{use.record for use in model.manifest.records if use.state != "unusable"} for model in (stable, tried)]
     return frozenset(used[1] - used[0])
 

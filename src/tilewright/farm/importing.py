@@ -60,7 +60,7 @@ def _rows(contents: Iterable[bytes], now: float) -> Iterator[Row]:
 
 
 def _row(content: bytes, now: float) -> Row:
-    """The row of the table of records for a record's content. Raises the errors of parsing if it is malformed."""
+    """The row of the database for a record's file. Raises ValueError, KeyError or TypeError if that is malformed."""
     if len(content) > MAX_BYTES:
         raise ValueError
     said = _after_candidates(content)

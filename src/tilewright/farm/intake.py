@@ -151,7 +151,8 @@ def _name(w: Workload) -> str:
 
 
 def _take_count(t: Transaction, source: str, name: str, count: Count, now: float) -> tuple[int, int]:
-    """Add the increase of a process's totals about a known workload. Returns the new compiles and calls."""
+    """Add to a workload what a process's totals `count` have grown by since its last report. Returns (new compiles, new
+    calls); (0, 0) for an unknown workload."""
     if t.row("SELECT 1 FROM workload WHERE name = ?", (name,)) is None:
         return 0, 0
     row = t.row("SELECT compiles, calls FROM counted WHERE source = ? AND workload = ?", (source, name)) or (0, 0)

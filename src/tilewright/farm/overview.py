@@ -147,8 +147,8 @@ def _history(t: Transaction, most: int = ROWS) -> list[dict[str, Any]]:
 
 
 def _cost(t: Transaction, now: float) -> dict[str, Any]:
-    """The core-seconds that were spent, and how many a day the stable channel saves: for each released decision its
-    verified gain times the time that production spends on it."""
+    """The costs and savings of tuning: core-seconds that jobs took, core-seconds a day that the stable channel's
+    records save (verified gains times production's time), and days until the savings equal the costs."""
     spent = float(_one(t, "SELECT COALESCE(SUM(spent), 0) FROM job WHERE state = 'done'") or 0.0)
     row = t.row(
         "SELECT SUM(w.calls * w.seconds * s.share * (1 - 1 / r.median)) FROM channel c"

@@ -79,8 +79,8 @@ def plan(state: State, queue: Queue, budget: Budget = BUDGET) -> Planned:
 
 
 def _promising(t: Transaction, now: float) -> list[tuple[float, str, str, str]]:
-    """Decisions for which their compiler has no job yet: core-seconds a day that may be saved, decision, class,
-    compiler."""
+    """(core-seconds a day that tuning may save, decision, class of machines, compiler) for all decisions without a
+    tuning job, the largest first."""
     rows = t.rows(
         "SELECT SUM(w.calls * w.seconds * s.share * s.headroom), s.decision, s.target, w.compiler, MIN(j.state)"
         " FROM site s JOIN workload w ON w.name = s.workload"

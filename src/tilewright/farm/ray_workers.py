@@ -110,7 +110,8 @@ def _start(
     seconds: float,
     limits: Limits | None,
 ) -> bool:
-    """Start jobs for classes of machines with free cores; returns whether there were any."""
+    """Start jobs on the cluster for each class of machines with waiting jobs and free units. Returns whether any was
+    started."""
     classes = _waiting(state)
     free = ray.cluster_resources()
     started = False

@@ -45,8 +45,8 @@ def deliver(state: State, queue: Queue, job: Job, worker: str, host: str, text: 
 
 
 def _checked(job: Job, content: str) -> Record:
-    """The record in a job's result, checked: valid, about the job's class of machines, made by the job's compiler, and
-    about the program that it names."""
+    """The record in a worker's result for `job`. Raises Error unless it is valid, and about the job's class of
+    machines, compiler and program."""
     try:
         record = from_bytes(content.encode("ascii"))
     except UnicodeEncodeError:
@@ -133,7 +133,7 @@ def sign(state: State, key: SigningKey, most: int = 1000) -> int:
 
 
 def _agree(record: Record, columns: Sequence[Any]) -> None:
-    """Raise Error if the columns of the table differ from the record's content."""
+    """Raise Error if `columns`, a row of the table of records, differs from the record."""
     gain = record.gain
     wanted = (record.decision, record.target, record.compiler, record.setting, record.untuned)
     if tuple(columns) != (*wanted, gain.median, gain.low, gain.high, record.time):

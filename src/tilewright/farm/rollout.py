@@ -72,8 +72,8 @@ def enter_canary(state: State, who: str = "service") -> int:
 
 
 def _try_held(state: State, t: Transaction, who: str) -> int:
-    """Put into each empty canary channel one record of its class that was withdrawn together with others; returns how
-    many."""
+    """Put one held record of each class of machines whose canary channel is empty into it: records are held if they
+    were withdrawn together with others, and are then tried alone. Returns how many."""
     count = 0
     for (target,) in t.rows("SELECT DISTINCT target FROM record WHERE state = 'held'"):
         if t.row("SELECT 1 FROM channel WHERE channel = 'canary' AND target = ?", (target,)) is None:
@@ -154,7 +154,7 @@ def weigh(state: State, rules: Rules = RULES, who: str = "service") -> list[str]
 
 
 def _measured(t: Transaction, canary: list[tuple[str, float]]) -> dict[str, list[Measurement]]:
-    """For each record, the measurements of models that use it since it entered the channel."""
+    """Digest of a canary record -> the measurements of models that use it, since it entered the channel."""
     result: dict[str, list[Measurement]] = {}
     if canary:
         since = min(s for _, s in canary)
@@ -205,8 +205,8 @@ def _verdict(measured: list[Measurement], rules: Rules) -> tuple[str, str]:
 def _back(
     t: Transaction, now: float, who: str, about: tuple[str, str, str], measured: list[Measurement], why: str
 ) -> list[str]:
-    """Withdraw a record with all canary records used by the models that showed the loss; returns a description in
-    words."""
+    """Withdraw the record `about`, and all canary records in the measurements that showed a loss: several are held, to
+    be tried alone later. Returns descriptions in words."""
     together = {digest for m in measured for digest in m.records}
     rows = [
         (str(d), str(c), str(n))

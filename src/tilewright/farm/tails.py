@@ -71,7 +71,8 @@ def longer(processes: Sequence[np.ndarray], factor: float) -> bool:
 
 
 def _excess(stable: np.ndarray, tried: np.ndarray) -> int:
-    """Among the slowest calls of both programs together, how many more are of the second program than of the first."""
+    """How many more of the slowest calls of both programs together are of the program `tried` than of `stable`;
+    negative if fewer."""
     both = np.concatenate([stable, tried])
     number = math.ceil(SLOWEST * len(both))
     limit = np.partition(both, len(both) - number - 1)[len(both) - number - 1]
@@ -79,8 +80,8 @@ def _excess(stable: np.ndarray, tried: np.ndarray) -> int:
 
 
 def chance(excesses: Sequence[int]) -> float:
-    """The p-value of a sign test: the share of all assignments of signs to the numbers' magnitudes whose sum is at
-    least the sum of `excesses`."""
+    """The p-value of a sign test: the share, among all ways to give signs to the numbers `excesses`, of those whose sum
+    is at least as large."""
     ways = {0: 1.0}
     for number in map(abs, excesses):
         if number:

@@ -22,7 +22,7 @@ class CallLog:
         self._events: list[dict[str, object]] = []
 
     def add(self, name: str, began_ns: int) -> None:
-        """Record an event that began at `began_ns` of the monotonic clock and has ended now."""
+        """Append an event `name` that began at `began_ns` of the monotonic clock and ends now."""
         ended = time.monotonic_ns()
         where = {"pid": os.getpid(), "tid": threading.get_native_id()}
         times = {"dur": (ended - began_ns) // 1000, "ts": (began_ns - self.start_ns) // 1000}

@@ -26,14 +26,15 @@ class GraphOptimizationLevel(IntEnum):
 
 
 class ExecutionMode(IntEnum):
-    """Whether ONNX Runtime runs branches side by side; what a program runs side by side is compiled into it here."""
+    """How ONNX Runtime orders branches. It has no effect here: what runs in parallel is decided when a program is
+    compiled."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
 class ExecutionOrder(IntEnum):
-    """The order in which ONNX Runtime takes nodes."""
+    """The order in which ONNX Runtime runs nodes. It has no effect here."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1

@@ -148,7 +148,7 @@ class InferenceSession:
         return IOBinding(self)
 
     def _asked(self, names: Sequence[str] | None) -> Sequence[str]:
-        """The names of the requested outputs; all of them for None."""
+        """The outputs to compute: `names`, or all if None or empty."""
         if not names:
             return self._output_names
         if isinstance(names, str):
@@ -191,7 +191,7 @@ class InferenceSession:
             raise InvalidArgument(str(error)) from error
 
     def _variant(self, overridden: frozenset[str]) -> Compiled:
-        """The model with these initializers as inputs, compiled at the first request."""
+        """The model compiled with these initializers as inputs, from a cache."""
         if not overridden:
             return self._model
         if overridden not in self._variants:

@@ -101,7 +101,7 @@ class OrtValue:
         return "cpu"
 
     def has_value(self) -> bool:
-        """Whether it holds anything: an optional may not."""
+        """Whether the value is there: an optional may be empty."""
         return self._value is not None
 
     def is_tensor(self) -> bool:
@@ -109,7 +109,7 @@ class OrtValue:
         return isinstance(self._value, np.ndarray)
 
     def is_sparse_tensor(self) -> bool:
-        """Whether it is a sparse tensor, which there are none of."""
+        """Whether the value is a sparse tensor, which is never the case here."""
         return False
 
     def is_tensor_sequence(self) -> bool:
@@ -142,7 +142,7 @@ class OrtValueVector(list[OrtValue]):
 
 @dataclass(frozen=True, slots=True)
 class _Capsule:
-    """A capsule of DLPack with the face that NumPy wants."""
+    """A DLPack capsule with the methods that NumPy expects of an array."""
 
     capsule: Any
 

@@ -57,7 +57,7 @@ class Computed:
             np.copyto(_array(api, value, result.shape, output.dtype), result)
 
     def model_for(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Model:
-        """The program for these inputs."""
+        """The program that accepts inputs of these shapes, compiled if there is none yet."""
         model, section = self.group.model, self.group.section
         if section is None or _takes(model, arrays):
             return model
@@ -71,7 +71,7 @@ class Computed:
 
 
 def _takes(model: Model, arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
-    """Whether a program accepts sizes such as these."""
+    """Whether the program `model` accepts arrays of these sizes."""
     symbols = {s.name: s for s in model.manifest.symbols}
     sizes = [
         (symbols[dim], size)

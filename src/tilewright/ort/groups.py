@@ -76,7 +76,7 @@ def group(read: Read, build: Build) -> Grouped:
 
 
 def _section(read: Read) -> Section:
-    """The whole graph, with all nodes at their numbers."""
+    """The graph that ONNX Runtime passes, as one section with all of its nodes."""
     loaded = load(read.model)
     graph = loaded.model.graph
     check_tensors(graph)
@@ -86,7 +86,7 @@ def _section(read: Read) -> Section:
 
 
 def _survey(section: Section, types: Types, read: Read) -> tuple[Survey, dict[int, Error]]:
-    """The survey of all nodes without assumptions on their inputs, and the error of each node that is not compiled."""
+    """(the survey of all nodes with no assumptions on inputs, node -> error for those that are not compiled)."""
     what = "ONNX Runtime's interface does not tell all attributes of the node"
     lacking: dict[int, Error] = {k: UnsupportedError(what) for k in read.opaque}
     while True:

@@ -97,7 +97,7 @@ def _word(f: Function, offset: int) -> Value:
 
 
 def _ended(f: Function) -> Value:
-    """A status which says that Python has ended; null (success) if no `OrtApi` was ever set."""
+    """Emit a status that says that Python has ended; null, for success, if no `OrtApi` was set yet."""
     api, result = _word(f, TABLE.api), f.var(PTR, 0)
     with f.when(api.ne(0)):
         create = f.load(PTR, api, 8 * UNCHECKED["CreateStatus"][0])
@@ -106,7 +106,8 @@ def _ended(f: Function) -> Value:
 
 
 def _forward(m: Module, hook: str, result: str, count: int) -> None:
-    """Define `tw_ort_HOOK`, which calls the Python function in the table."""
+    """Define `tw_ort_HOOK`, which passes its `count` arguments to the Python function in the table and returns
+    `result`."""
     with m.function(f"tw_ort_{hook}", result, _words(count)) as (f, values):
         target = _word(f, getattr(TABLE, hook))
         with f.when(target.ne(0)):
@@ -122,7 +123,7 @@ def _forward(m: Module, hook: str, result: str, count: int) -> None:
 
 
 def _answers(m: Module) -> None:
-    """Define the functions that always return the same value."""
+    """Define the functions of the provider's interface that always return one value."""
     with m.function("tw_ort_nothing", VOID, _words(2)) as (f, _):
         f.ret()
     with m.function("tw_ort_no", I32, _words(1)) as (f, _):
@@ -144,7 +145,7 @@ def _entries(m: Module) -> None:
 
 
 class _Compute:
-    """Writes `tw_ort_compute(info, state, context)`: the status of one call of a node."""
+    """Emits `tw_ort_compute(info, state, context)`, which runs a node and returns a status."""
 
     def __init__(self, m: Module) -> None:
         with m.function("tw_ort_compute", PTR, [("info", PTR), ("state", PTR), ("context", PTR)]) as (self.f, values):
@@ -186,7 +187,8 @@ class _Compute:
             f.ret(f.call(PTR, "tw_ort_compute_slowly", self.info, self.context))
 
     def ask(self, name: str, *arguments: Value, layout: Value | None = None) -> None:
-        """Call a function of the interface, and return its status to the caller unless it is success."""
+        """Emit a call of function `name` of ONNX Runtime's interface; a status other than success is returned to the
+        caller."""
         f = self.f
         status = f.call(PTR, f.load(PTR, self.api, 8 * CHECKED[name][0]), *arguments)
         with f.when(status.ne(0)):

@@ -180,7 +180,7 @@ class Provider:
         return _Node(info, tables, computed)
 
     def _struct(self, fields: tuple[str, ...], entries: Mapping[str, str]) -> Memory:
-        """A struct of ONNX Runtime: a version, then the addresses of functions."""
+        """A struct of ONNX Runtime's interface in memory: its version, and the addresses of the functions `entries`."""
         memory = Memory(8 * abi.STRUCT_WORDS)
         memory[0] = abi.API_VERSION
         for k, name in enumerate(fields, 1):
@@ -188,7 +188,7 @@ class Provider:
         return memory
 
     def _hook(self, name: str) -> Any:
-        """A method as a C function that returns a status, null for success."""
+        """Method `name` as a C function that returns a status: null, or the error that it raised."""
         result, parameters = HOOKS[name]
         method: Callable[..., None] = getattr(self, name)
 

@@ -53,7 +53,8 @@ def checked(record: Record, target: Target | None = None) -> Verdict:
 
 
 def _replayed(record: Record, func: PrimFunc, target: Target) -> str:
-    """The fault of the schedule that the record's setting produces; empty if there is none."""
+    """The fault of the schedule that the record's setting produces, as text: it cannot be applied, or does excess work.
+    "" if there is none."""
     try:
         with forcing({record.decision: record.setting}):
             planned = plan(func, target)

@@ -121,7 +121,7 @@ class Count:
 
 @dataclass(slots=True)
 class _Watched:
-    """A model whose calls are counted: its counter, and the number of calls seen so far."""
+    """A model whose calls are counted, the name of its workload, and its calls at the last count."""
 
     model: weakref.ref[Model]
     name: str
@@ -364,8 +364,8 @@ def workload_of(structure: str, target: Target, context: Context, program: Progr
 def _shares(
     versions: Sequence[Sequence[Scheduled]], decisions: Mapping[str, Decision]
 ) -> tuple[dict[str, float], float]:
-    """The share of a call's time of each kernel's decision, and the cycles of a call. A kernel has versions for
-    different sizes, each of which counts as if all calls had its sizes."""
+    """(decision -> share of a call's time, cycles of a call). `versions` has the decisions about the versions of each
+    kernel; each version counts as if all calls had its sizes."""
 
     def cycles(each: Scheduled) -> float:
         return decisions[each.name].estimate if each.name in decisions else 0.0
@@ -382,14 +382,15 @@ def _shares(
 
 
 def _share_of_operators(d: Decision, cycles: float) -> float:
-    """The estimated share of operators whose algorithm or packing is decided. Estimates of those are for one image
-    where the number of images is not known, and those of kernels for `SYMBOL`."""
+    """The estimated share of a call's `cycles` of operators whose algorithm or packing is decided. For a symbolic
+    number of images estimates of algorithms are for one, those of kernels for `SYMBOL`."""
     symbolic = SYMBOL if "n0" in d.key.text and d.key.kind == "algorithm" else 1
     return min(1.0, symbolic * d.estimate / cycles) if cycles > 0 else 0.0
 
 
 def _headroom(d: Decision, target: Target) -> float:
-    """The largest share of its estimated time that a decision may still save."""
+    """The share of its estimated time that tuning a decision may save at most: how far the estimate exceeds a
+    roofline."""
     if not isinstance(d.key.program, PrimFunc) or not d.estimate:
         return GRAPH_HEADROOM
     with contextlib.suppress(Error, ArithmeticError):

@@ -60,8 +60,8 @@ class Row:
 
 
 def form_of(about: str) -> tuple[str, tuple[int, ...]]:
-    """The form of a decision: a digest of its text with the numbers removed, and these numbers. Decisions of equal form
-    differ in sizes only."""
+    """(form, sizes) of a decision's text `about`: a digest of the text without numbers, and the numbers. Decisions with
+    one form differ in sizes only."""
     parts = _NUMBER.split(about)  # texts and the numbers between them, by turns
     form = blake2b("#".join(parts[::2]).encode("utf-8", "replace"), digest_size=8).hexdigest()
     return form, tuple([int(n[:18]) for n in parts[1::2]])
@@ -143,7 +143,8 @@ class Index:
         return []
 
     def _open(self, now: str, written: Mapping[str, Values]) -> None:
-        """Open the index file if its stamp matches the folder's current one, else rebuild it."""
+        """Open the index file if its stamp is that of the folder, `now`; else rebuild it. `written` has the rows of
+        records that were just written."""
         self.close()
         known: set[str] = set()
         opened = _connect(self._path, self._where)
@@ -171,7 +172,8 @@ class Index:
         self._db, self._process, self._stamp = db, os.getpid(), now
 
     def _make(self, copy: bool, known: set[str], now: str, written: Mapping[str, Values]) -> None:
-        """Write the index anew: the existing rows (if `copy`), plus new records, minus removed ones."""
+        """Write the index file: existing rows if `copy` (their digests are `known`), plus those of new records, without
+        removed ones."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=UNFINISHED, dir=self._folder)

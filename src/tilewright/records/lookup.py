@@ -142,7 +142,8 @@ def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most:
 
 
 def nearest(setting: Setting, space: Space) -> Setting | None:
-    """The setting of the space with the same alternative and knobs and the nearest values; None if there is none."""
+    """The setting in `space` with the alternative and the knobs of `setting` whose values are nearest; None if there is
+    none."""
     knobs = dict(setting.knobs)
     alike = [s for s in space if s.kind == setting.kind and dict(s.knobs).keys() == knobs.keys()]
     if not alike:

@@ -155,8 +155,8 @@ class Channel(Store):
         return State(folder.name, etag, "", int(time.time()))
 
     def _sweep(self, newest: str) -> None:
-        """Remove versions that no state file names any more, except young ones, which compiles in progress may still
-        read."""
+        """Remove stored versions other than `newest` to which no state file refers, except young ones, which compiles
+        may still read."""
         named = {newest, *(_state(path).folder for path in self._place.glob("*.json"))}
         for path in self._place.glob("v*"):
             with contextlib.suppress(OSError):
@@ -164,8 +164,8 @@ class Channel(Store):
                     shutil.rmtree(path, ignore_errors=True)
 
     def _ask(self, target: str, known: str) -> tuple[str, Iterator[Signed] | None]:
-        """Ask the service. Returns its name for the current version, and the records; None in their place if the
-        version is `known`."""
+        """(name of the channel's present version, its records) for a class of machines, from the service; the records
+        are None if that version is `known`."""
         if "://" in self.address.place and not is_postgres(self.address.place):
             return self._over_http(target, known)
         database = Database(self.address.place)

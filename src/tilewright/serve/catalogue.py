@@ -151,7 +151,8 @@ class Catalogue:
 
 
 def _badness(served: Served) -> tuple[float, int]:
-    """The share of requests that failed in the server or missed their promise, and the number of requests."""
+    """(share of bad ones, number) of a version's requests: those that failed in the server, were dropped, or missed
+    their promise."""
     s = served.statistics
     bad = s.missed + sum(s.dropped.values()) + sum(n for status, n in s.failed.items() if status >= 500)
     total = s.success.count + sum(s.dropped.values()) + sum(n for status, n in s.failed.items() if status >= 500)

@@ -21,18 +21,18 @@ _SOURCE = ("name", "version", "store", "promise", "max_batch", "threads", "share
 
 
 def told(sources: Iterable[Source]) -> list[dict[str, Any]]:
-    """Sources as JSON data for a page."""
+    """The origins of models as JSON data, for the supervisor's page."""
     return [{name: value for name, value in asdict(s).items() if name in _SOURCE} for s in sources]
 
 
 def gathered(core: Core) -> dict[str, Any]:
-    """The statistics of a process as JSON data for a page."""
+    """The statistics of this process's models as JSON data, for a worker's page."""
     models = [[s.name, s.version, core.backlog(s), s.statistics.to_json()] for s in core.catalogue]
     return {"in_flight": core.in_flight, "models": models}
 
 
 def added(past: Mapping[str, Any] | None, page: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The accumulated statistics of workers that have ended, plus those of one more."""
+    """The accumulated statistics `past` of workers that have ended, plus those on the page of one more."""
     totals: dict[tuple[str, str], Statistics] = {}
     for part in (past, page):
         for name, version, _, numbers in (part or {}).get("models", ()):
@@ -64,7 +64,7 @@ class Colleagues:
         return sum(page["in_flight"] for page in self._others())
 
     def statistics(self, own: Served) -> tuple[Statistics, int]:
-        """A model's statistics over all processes, and the number of requests that wait in others."""
+        """(statistics of a model over all processes, number of requests that wait for it in others)."""
         total, waits = Statistics(), 0
         total.add(own.statistics.to_json())
         for page in self._others():
@@ -82,7 +82,8 @@ class Colleagues:
         self._fitted = fits
 
     async def sweep(self, core: Core) -> None:
-        """Write this process's statistics; attach to new models, and detach from removed ones."""
+        """Write this process's statistics; open models that the supervisor has added, and remove those that it has
+        removed."""
         self.tell(core)
         sources = (self._board.read(0) or {}).get("sources")
         if sources is None or sources == self._known:

@@ -36,7 +36,7 @@ _OBSERVED = 8
 
 @dataclass(slots=True)
 class _Pending:
-    """A request in progress."""
+    """A request that waits or is computed, with its checked inputs and its deadline."""
 
     request: Request
     served: Served
@@ -73,7 +73,7 @@ def check_policy(name: str) -> str:
 
 
 class Others(Protocol):
-    """The other processes of a server."""
+    """The interface to the other processes of a server, which share its models."""
 
     def in_flight(self) -> int: ...
     def statistics(self, own: Served) -> tuple[Statistics, int]: ...
@@ -168,8 +168,8 @@ class Core:
         self._pump()
 
     def _reserve(self, timeout: float) -> float:
-        """The seconds of a timeout that pass outside of queue and batch: until the loop has read the request, and until
-        it has written the answer."""
+        """The part of a request's timeout that is not for waiting and computing: the delay until the loop reads the
+        request, and until it has written the answer."""
         return min(_RESERVE * timeout + 3 * self._lag, timeout / 2) if timeout < math.inf else 0.0
 
     def _inline(self, pending: _Pending, rows: int, now: float) -> None:
@@ -218,7 +218,7 @@ class Core:
     # -- lanes ---------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Start a batch on every free lane."""
+        """Let every free lane start a batch, and refuse requests that can no longer meet their deadlines."""
         while True:
             start, dropped = self._dispatcher.next(time.monotonic())
             for _, job in dropped:

@@ -70,7 +70,8 @@ def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: fl
 
 @dataclass(slots=True)
 class _Run:
-    """The state of a run."""
+    """The state of a run: times of requests that wait for a connection, idle connections, answers so far, and delays of
+    sending."""
 
     waiting: deque[float] = field(default_factory=deque)
     idle: list[_Connection] = field(default_factory=list)
@@ -231,8 +232,8 @@ async def offer(
 
 
 async def _until(time: float) -> None:
-    """Wait until a time, accurate to some microseconds: since the loop's timers are coarse, the end of the wait polls
-    the clock."""
+    """Sleep until `time`, to within microseconds: the loop's timers are coarse, so that it polls the clock at the
+    end."""
     while (left := time - monotonic()) > 0:
         await asyncio.sleep(left - 0.001 if left > 0.002 else 0)
 

@@ -117,7 +117,8 @@ class LocalModel:
             raise ServeError(f"the server does not answer: {error}", Status.UNAVAILABLE, where=self._where) from None
 
     def _form(self, arrays: Sequence[Array], timeout: float, priority: int) -> tuple[list[Array], bytes]:
-        """Views of the shared memory for these inputs, and the part of the message after the call's number."""
+        """(views of the shared memory for inputs like `arrays`, the bytes of the message after the call's number).
+        Raises ServeError if they do not fit."""
         parts, views, at = [], [], 0
         for spec, dtype, array in zip(self.inputs, self._in, arrays, strict=True):
             where = f"input {spec['name']!r}"
@@ -146,7 +147,7 @@ class LocalModel:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _outputs(self, told: bytes, outputs: int) -> list[Array]:
-        """Views of the shared memory at the outputs' positions, which the reply `told` states."""
+        """The first `outputs` outputs as views of the shared memory, at the positions that the reply `told` states."""
         at, views = 0, []
         for dtype in self._out[:outputs]:
             offset, rank, _ = TENSOR.unpack_from(told, at)
@@ -167,7 +168,7 @@ class LocalModel:
         return data[LENGTH.size :]
 
     def _some(self) -> bytes:
-        """Receive up to 8192 bytes from the server."""
+        """The next bytes from the server, up to 8192. Raises ServeError if the connection has ended."""
         try:
             data = self._socket.recv(8192)
         except OSError as error:

@@ -83,8 +83,8 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Interface:
-    """The inputs and outputs against which requests are checked, read once for each program, as a store may switch to
-    another."""
+    """The inputs and outputs of a program, against which requests are checked. It is read anew if a store switches to
+    another program."""
 
     key: object
     inputs: tuple[InputSpec, ...]
@@ -305,7 +305,8 @@ def _open(shape: Sequence[int | str]) -> tuple[int, ...]:
 
 
 def _checked(interface: _Interface, arrays: Sequence[Array]) -> int:
-    """The number of rows of the inputs; 1 if the model cannot be batched. Raises ServeError if they do not fit."""
+    """The number of rows of `arrays`, checked against the interface's types, shapes and ranges; 1 if the model is not
+    batched. Raises ServeError if they do not fit."""
     sizes: dict[str, int] = {}
     for spec, array in zip(interface.inputs, arrays, strict=True):
         _fit(array, spec, sizes)

@@ -196,7 +196,8 @@ class Server:
                 self._log.flush()
 
     async def _look(self) -> None:
-        """Open new models of the watched folder, on a thread; old versions are served until the new ones are ready."""
+        """Open models that were added to the watched folder, on a thread, and remove those that are gone. Old versions
+        are served until new ones are ready."""
         if self.watcher is None:
             return
         assert self._loop is not None
@@ -271,7 +272,8 @@ class Server:
 
 
 def _own_process() -> None:
-    """Settings for a process that only serves."""
+    """Settings of Python for a process that only serves: existing objects are exempt from garbage collection, and
+    threads switch more often."""
     gc.collect()
     gc.freeze()  # else each full collection looks through all of the compiler again
     sys.setswitchinterval(_SWITCH_SECONDS)

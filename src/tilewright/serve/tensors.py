@@ -90,7 +90,7 @@ def count(shape: object, where: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """How to read raw bytes of a fixed size as an array."""
+    """The type, shape and size of a tensor of fixed-size elements, with which its raw bytes are read."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -232,7 +232,8 @@ def to_json(array: Array, where: str) -> list[Any]:
 
 
 def _flat(data: object, where: str) -> list[Any]:
-    """A nested list flattened; its nesting must be regular, and at most `MAX_RANK` deep."""
+    """The elements of a nested list in one flat list. Raises ServeError if lists of one level differ in length, or nest
+    deeper than `MAX_RANK`."""
     if not isinstance(data, list):
         raise ServeError("data is no list", where=where, got=_brief(data))
     for _ in range(MAX_RANK):

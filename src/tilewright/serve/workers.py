@@ -39,7 +39,8 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class _Place:
-    """A worker's place: its page of the board, its socket, and its current process."""
+    """A worker's page on the board and its sockets; its process at present, and how many in a row ended before they
+    wrote the page (`early`)."""
 
     page: int
     sockets: Sequence[socket.socket]
@@ -95,7 +96,8 @@ class Supervisor:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def _publish(self, source: Source) -> Source:
-        """Publish a file's model in a store; returns the source for workers, which attach to that."""
+        """Load a model's file and publish it in a store, so that workers share its weights; returns the source by which
+        they attach to it."""
         if source.path is None:
             return source
         key = (source.name, source.version)
@@ -112,7 +114,7 @@ class Supervisor:
         return replace(source, path=None, store=name)
 
     def _changes(self) -> None:
-        """Publish the changes of the folder; workers switch to new versions between two calls."""
+        """Publish new models of the watched folder, and drop removed ones; workers then follow between two calls."""
         if self._watcher is None:
             return
         changes = self._watcher.changes()
@@ -129,7 +131,7 @@ class Supervisor:
             self._tell()
 
     def _tell(self) -> None:
-        """Write the models, and the statistics of workers that have ended, to the board."""
+        """Write the models to serve, and the statistics of workers that have ended, to the supervisor's page."""
         self._board.write(0, {"sources": told(self._sources), "past": self._past})
 
     # -- processes -----------------------------------------------------------------------------------------------------
@@ -160,7 +162,7 @@ class Supervisor:
             self._work(place, parent)
 
     def _work(self, place: _Place, parent: int) -> None:
-        """Run a worker in this (forked) process; never returns."""
+        """Serve in a forked worker process until it ends; never returns. The worker ends when its parent does."""
         code = 1
         try:
             for number in (signal.SIGTERM, signal.SIGINT):
@@ -199,7 +201,7 @@ class Supervisor:
                 looked = time.monotonic()
 
     def _renew(self, place: _Place) -> None:
-        """Start a worker again if it has died."""
+        """Start another process for a worker that has ended. Raises ServeError if several in a row ended at once."""
         process, status = os.waitpid(place.process, os.WNOHANG)
         if not process or self._stopping:
             return

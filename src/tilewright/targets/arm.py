@@ -24,8 +24,8 @@ V1 = (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")
 
 
 def _dot_text(name: str, call: str, vector: str, sums: str) -> str:
-    """LLVM text of a call that adds to C the products of a group of A, equal for all lanes, and of B: 16 bytes of each.
-    If both have one type, A is the second operand, which may be one lane of a register."""
+    """LLVM text that adds to C the products of a group of A, which all lanes share, and of B: 16 bytes of each. If A
+    and B have one type, A is the second operand, so that it may be one lane of a register."""
     first, second = ("left", "right") if call.startswith("us") else ("right", "left")
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})

@@ -123,7 +123,7 @@ def dots() -> dict[str, Dot]:
 
 
 def _load() -> None:
-    """Load Tilewright's own families, and those of plug-ins."""
+    """Register Tilewright's own families and those of plug-ins, once."""
     if not _FAMILIES:
         from tilewright.targets import arm, cortex, nvidia, riscv, wasm, x86  # which import this module
         from tilewright.targets.vta import family as vta

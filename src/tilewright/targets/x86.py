@@ -30,7 +30,7 @@ V4_DOTS = (*V4, "avx512bf16", "avx512vbmi", "avx512vnni")
 
 
 def _splat(words: int, group: str = "two") -> str:
-    """LLVM text that broadcasts a group of A, 32 bits, to all lanes."""
+    """LLVM text that broadcasts a 32-bit group of A to all lanes, as operand of a dot instruction."""
     return f"""\
   %{group} = load i32, ptr %a, align 1
   %one = insertelement <{words} x i32> poison, i32 %{group}, i64 0

@@ -142,7 +142,7 @@ def _kernel(
 def _tie(
     key: Key, machine: Target, space: Space, estimates: list[float], timed: dict[str, Timed], incumbent: str
 ) -> Record:
-    """The record which states that no setting was measured to be better than the estimates' choice."""
+    """A record that no setting was measured to be better than `incumbent`, the estimates' choice."""
     by_label = dict(zip(space.labels, estimates, strict=True))
     tried = tuple(
         records.Candidate(

@@ -72,7 +72,8 @@ def race_layer(key: Key, setting: str, machine: Target, regimes: tuple[Regime, .
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The result of a race in one regime: labels, gain, times by label, errors."""
+    """The result of a race of two settings in one regime: their labels, the gain of the second, the times of both, and
+    the largest errors of their outputs."""
 
     labels: tuple[str, ...]
     gain: Gain

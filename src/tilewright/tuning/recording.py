@@ -123,21 +123,22 @@ class Memory:
 
     @cached_property
     def _known(self) -> dict[str, Record]:
-        """By decision the newest record that this compiler made."""
+        """Decision -> the newest record that this compiler made."""
         if self.fresh:
             return {}
         results = sorted(self.store.records(target_class(self.target)), key=lambda r: (r.provenance.time, r.digest))
         return {r.decision: r for r in results if r.provenance.compiler == code_version() and r.policy.name == POLICY}
 
     def decided(self, site: Site) -> str | None:
-        """The setting that a record of this compiler found best in exactly this space; None without such a record."""
+        """The best setting for a site by a record of this compiler about exactly this space of settings; None without
+        one."""
         entry = self._known.get(site.name)
         same = entry is not None and entry.space == space_digest(site.decision.space.labels)
         return entry.setting if entry is not None and same else None
 
     def seeds(self, site: Site) -> Seeds:
-        """The settings that records of similar decisions propose, of the nearest decisions first. Where the estimates'
-        own choice was best there, the proposal is the estimates' choice for this decision."""
+        """Labels to begin a site's search with: settings of records about similar decisions, the nearest first. Where
+        such a record confirmed the estimates' choice, that of this decision is proposed."""
         if self.fresh:
             return Seeds()
         d = site.decision

@@ -83,7 +83,8 @@ def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5)
 
 
 def _decided(search: Search, recorded: Recorded) -> str:
-    """The winner of the finals: the best finalist if its gain is worth a change, else the incumbent."""
+    """The label that a search ends with on recorded times: the finalist with the best final time if its gain is large
+    enough, else the incumbent."""
     incumbent = recorded.labels[0]
     if not recorded.finals or search.best == incumbent:
         return search.best

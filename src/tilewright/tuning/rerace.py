@@ -141,8 +141,8 @@ def confirm(claim: Claim, machine: Target, measure: Measure | None = None, layer
 
 
 def _of_operators(claim: Claim, machine: Target, layer: RaceLayer) -> Reraced:
-    """The verdict about an algorithm or a packing. If the operators alone show no gain, they may still gain inside
-    their model, so that the verdict is "skipped"."""
+    """The outcome for a claim about an algorithm or a packing, from a race of the operators alone. If that shows
+    neither gain nor loss it is "skipped": there may be a gain inside the model."""
     try:
         result = layer(claim.key, claim.setting, machine, REGIMES[claim.regime])
     except Error as error:
@@ -206,7 +206,8 @@ def _evaluated(
     errors: tuple[float, float],
     policy: str = POLICY,
 ) -> Reraced:
-    """The verdict: "verified" if there is a verified gain in at least one regime and a loss in none."""
+    """The outcome of a claim from races: "verified", with a new record, if at least one regime has a verified gain and
+    none a loss; else "dropped"."""
     best = max(gains, key=lambda regime: gains[regime].median)
     shown = gains[best]
     lost = [f"{regime} {g}" for regime, g in gains.items() if g.high < 1.0]

@@ -76,7 +76,7 @@ class Search(Protocol):
 
 
 class _Told:
-    """The times told so far, the part that all searches share. The incumbent's time is 1."""
+    """The times that a search was told, relative to the incumbent's, which is 1; all kinds of searches share this."""
 
     def __init__(self, incumbent: str) -> None:
         self.incumbent = incumbent
@@ -94,7 +94,8 @@ class _Told:
         return len(self.times) - 1
 
     def finalists(self, count: int) -> list[str]:
-        """The labels that may be verified to beat the incumbent and are as near to the best as measuring goes."""
+        """At most `count` labels that may be verified to beat the incumbent: those whose times are within measuring
+        accuracy of the best."""
         ranked = sorted(self.times, key=lambda label: self.times[label])
         bound = min(self.times[ranked[0]] * TIED, PROMISING)
         return [x for x in ranked if x != self.incumbent and self.times[x] <= bound][:count]
@@ -137,8 +138,8 @@ class Descent(_Told):
         self._asked: set[str] = {self.incumbent}
 
     def _alternatives(self) -> list[str]:
-        """The best-estimated label of each alternative that is within reach; different sizes of Winograd's tiles count
-        as alternatives of their own, since their estimates deviate in different ways."""
+        """The label with the best estimate of each alternative whose estimate is not too far from the best; sizes of
+        Winograd's tile count as separate alternatives, since their estimates err differently."""
         bound = self._least * self.policy.reach if self._least > 0 else math.inf
         within = [x for x, estimate in self._estimates.items() if estimate <= bound]
         result: dict[tuple[str, int], str] = {}
@@ -149,12 +150,12 @@ class Descent(_Told):
 
     @property
     def allowed(self) -> list[str]:
-        """The labels that pruning by estimates leaves."""
+        """The labels whose estimates are good enough to be timed."""
         bound = self._bound(self._least)
         return [label for label, estimate in self._estimates.items() if estimate <= bound]
 
     def _bound(self, estimate: float) -> float:
-        """The largest estimate with which a setting is timed if the best setting is estimated at `estimate`."""
+        """The largest estimate with which a setting is timed, where the best setting has `estimate`."""
         return estimate * self.policy.prune + self.policy.slack if self._least > 0 else math.inf
 
     def rank(self, label: str) -> tuple[float, int]:
@@ -170,8 +171,8 @@ class Descent(_Told):
         return result
 
     def _beside(self) -> list[str]:
-        """The untimed neighbours of the best labels, and the settings with half the value of one knob, those of the
-        best label first, ordered by their estimates."""
+        """The labels to try next: neighbours of the best labels so far, and settings with half the value of a knob,
+        those of the best label first, each ordered by estimate."""
         centres = sorted(self.times, key=lambda label: self.times[label])
         best = self.times[centres[0]]
         result: dict[str, None] = {}

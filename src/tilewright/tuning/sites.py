@@ -88,7 +88,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How a program's differences are divided among the sites of its candidates.
+    """The division of a program's differences among sites: each site's part, None if it cannot be told apart from
+    another's, and the pairs of such sites (`tangled`).
 
     Args:
         parts: the part of each site; None if it cannot be told from those of other sites.
@@ -128,9 +129,8 @@ def _distinguished(
     differences: Sequence[tuple[range, range]],
     exchanges: frozenset[tuple[int, int]],
 ) -> Split:
-    """Each difference as a part of the one site that has steps there; step by step where each has one in its stead, as
-    then differences of neighbours are one. Sites with a difference in common are not distinguished; none are if there
-    is one without an owner."""
+    """Assign each of the `differences` between two programs to the one site whose steps (`own`) it contains. Sites that
+    share one are tangled; if some difference has no owner, no site gets a part."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]
@@ -157,14 +157,15 @@ def _distinguished(
 
 
 def _owners(own: Sequence[frozenset[int]], place: Iterable[int]) -> list[int]:
-    """The indices of the sites that have steps at a place."""
+    """The numbers of the sites whose steps include some of `place`."""
     return [k for k, steps in enumerate(own) if not steps.isdisjoint(place)]
 
 
 def _connected(
     own: Sequence[frozenset[int]], place: range, changed: frozenset[int], exchanges: frozenset[tuple[int, int]]
 ) -> list[int]:
-    """Sites connected to an unowned step in `place` by a path of unowned steps that exchange values."""
+    """The numbers of the sites that own a changed step which is connected with `place` through other changed steps that
+    exchange values."""
     members: set[int] = set()
     seen = set(place)
     waiting = list(place)
@@ -181,16 +182,17 @@ def _connected(
 
 
 def window(kind: str, steps: frozenset[int], readers: frozenset[int]) -> frozenset[int]:
-    """The steps that a decision of this kind may change, given the steps that one other setting changed: a decision
-    about which kernel prefetches a reader's weights may change any kernel that can do so."""
+    """The steps that a decision of this kind may change, if one of its settings changed `steps`, and `readers` found
+    their weights elsewhere. A decision about prefetching ("ahead") may change any kernel that can prefetch for a
+    reader."""
     if kind != "ahead":
         return steps | readers
     return frozenset(k for reader in readers for k in range(max(reader - STEPS, 0), reader + 1))
 
 
 def clash(a: Site, b: Site) -> bool:
-    """Whether a candidate must not change both sites, since their effects could not be distinguished: they share a
-    step, or the steps that one of them changes are not known."""
+    """Whether one candidate must not change both sites, as their effects could not be separated: they share a step, or
+    the steps of one are unknown."""
     return a.steps is None or b.steps is None or not a.steps.isdisjoint(b.steps)
 
 

@@ -51,7 +51,8 @@ LEVELS = ("algorithms and layouts", "kernels")
 
 @dataclass(slots=True)
 class _Search:
-    """The search of one site with all that is known about it."""
+    """The search at one site, with what is known about it: its share of a call's time, outcomes of settings, a record's
+    decision, and the winner."""
 
     site: Site
     search: Descent
@@ -66,7 +67,7 @@ class _Search:
 
     @property
     def other(self) -> str:
-        """The label that is preferred among all but the incumbent: a record's setting if that is another one."""
+        """The best label other than the incumbent by estimates or, if there is a record, its setting."""
         if self.decided is not None and self.decided != self.site.incumbent:
             return self.decided
         return self.site.decision.runners_up[0][0].label
@@ -224,7 +225,7 @@ class Tuner:
         return _Search(site, search, share, decided=resolved if resolved in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
-        """The share of a call's time that each step takes."""
+        """The share of a call's time that each step of a program takes, measured or from the journal."""
         stored = self.journal.result("shares")
         if stored is not None and stored.get("kernels") == list(built.kernels):
             return [float(x) for x in stored["shares"]]
@@ -237,8 +238,8 @@ class Tuner:
         return shares
 
     def _find_steps(self, searches: Sequence[_Search], incumbent: Built, shares: Sequence[float]) -> None:
-        """Find the steps that decisions of one kind change, in few compiles of many other settings each, and nothing
-        timed.
+        """Find which steps each decision changes by compiling few programs: in each, the decisions of a different
+        subset have another setting, so that the subsets whose programs change a step identify its decision.
 
         Each site's other setting is in the programs of its own code. The steps that differ in all of these are its
         own, and perhaps some that several others change; those only make programs of fewer sites. Decisions of several
@@ -288,7 +289,8 @@ class Tuner:
             self._time(wanted, searches, incumbent, SEARCH_ROUNDS)
 
     def _ask(self, s: _Search, count: int) -> list[str]:
-        """At most `count` labels to time; the search is told at once about labels whose times are in the journal."""
+        """At most `count` labels to time at a site. The search is told the times that the journal has, until it
+        requests unknown ones."""
         while labels := [] if s.closed else s.search.ask(count):
             unknown = [label for label in labels if not self._known(s, label)]
             if unknown:
@@ -309,8 +311,8 @@ class Tuner:
         return failed is not None or bool(turns)
 
     def _time(self, wanted: Sequence[Wanted], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
-        """Race candidates, several sites' in one program. Candidates whose parts cannot be distinguished are tried
-        again in different programs, and a program that fails is halved until each candidate has its own outcome."""
+        """Time candidates (site, label), as many sites as possible in one program. Candidates whose effects cannot be
+        separated go to different programs; a program that fails is halved, until each candidate has an outcome."""
         waiting, sides = list(wanted), list[Bundle]()
         while waiting or sides:
             packed = together([(searches[name].site, label) for name, label in waiting], self._clashes)
@@ -348,8 +350,8 @@ class Tuner:
                     self._tell(searches[name], bundle[name], Turns(*map(tuple, times)))
 
     def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
-        """Learn from a candidate which steps a decision changes: all of them if none were known, else perhaps more than
-        other settings change. The site's search ends if these steps take no time."""
+        """Note which steps the candidate's part changes, if they were not known to belong to the site. The search ends
+        if they take too little time."""
         if s.site.steps is not None and part.before <= s.site.steps:
             return
         total = sum(map(sum, incumbent.rounds)) or 1.0
@@ -357,7 +359,7 @@ class Tuner:
         self.journal.keep(_steps_of(s.site), {"steps": sorted(s.site.steps or ())})
 
     def _widen(self, s: _Search, steps: frozenset[int], shares: Sequence[float]) -> None:
-        """Note that a decision changes these steps, too."""
+        """Add `steps` to those that a site changes, and their shares of the time to the site's."""
         known = s.site.steps or frozenset()
         share = sum(shares[k] for k in steps - known)
         s.share = share if s.site.steps is None else s.share + share
@@ -423,9 +425,9 @@ class Tuner:
                 s.gain = shown[s.winner]
 
     def _may_gain(self, finalists: Mapping[str, Sequence[str]], searches: Mapping[str, _Search]) -> bool:
-        """Whether all finalists together may be a gain of the whole model that can be verified: by their gains so far,
-        and as far above these as intervals of sites that know nothing of each other reach together. Of what was not
-        raced the search's time is taken, which flatters, and of what a record says alone that it may be so."""
+        """Whether all finalists together may give a verifiable gain of the whole model: the sum of their gains, plus
+        the root of the sum of squares of what their intervals leave open. Before the first race the search's times
+        count; a record's setting that was not raced always may."""
         likely, spread = 0.0, 0.0
         for name, labels in finalists.items():
             s = searches[name]
@@ -442,9 +444,8 @@ class Tuner:
         return likely + math.sqrt(spread) >= 1 - 1 / MODEL_GAIN
 
     def _wanted(self, s: _Search, label: str, race: int) -> bool:
-        """Whether a finalist takes part in race number `race`: all do in the first race; in further ones those that may
-        gain enough for the model, and after these those of which it is undecided whether the gain is worth the
-        change."""
+        """Whether finalist `label` takes part in race number `race`. All take part in the first; later only those whose
+        gain may matter for the model, and in the last ones only those that are undecided."""
         turns = self._final_turns(s, label)
         if len(turns) > race or not turns:
             return len(turns) <= race
@@ -454,7 +455,7 @@ class Tuner:
         return not hopeless and (race < FINAL_RACES or result.undecided)
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
-        """The gains of the final races, without the search's own race if there was one."""
+        """The gains of a label in its final races, without the race of the search itself."""
         searched = 1 if s.decided is None else 0
         return [there_and_back(t.gains) for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
@@ -505,8 +506,8 @@ class Tuner:
         return result, loadings, off
 
     def _verified(self, incumbent: Built, built: Built, turn: str = "") -> tuple[tuple[tuple[float, ...], ...], float]:
-        """The ratios of a whole-model race by loading, and the challenger's error; taken from the journal if the race
-        was run before."""
+        """(ratios of a whole-model race by loading, the challenger's error) from the journal, or measured now; ((),
+        0.0) if the race failed."""
         name = f"race {turn}{digest([repr(sorted(b.forced.items())) for b in (incumbent, built)])}"
         stored = self.journal.result(name)
         if stored is not None:
@@ -529,7 +530,7 @@ class Tuner:
         self.announce(Progress(level, done, most, self._left(), self.total.median, what))
 
     def _most(self, s: _Search) -> int:
-        """The most candidates that a search may still time in all; once it is over, the number that it timed."""
+        """How many candidates a search will have timed at most; once it is over, how many it has."""
         if s.closed or s.exhausted or s.decided is not None:
             return s.search.measured
         # Alternatives that estimates do not leave are timed, too.
@@ -537,8 +538,8 @@ class Tuner:
 
 
 def _finalists(s: _Search) -> list[str]:
-    """The settings to race once more: the search's best that save enough of the model's time, or the setting of a
-    record alone."""
+    """The labels for the final races: the search's best that save enough of the model's time, or only a record's
+    setting."""
     if s.decided is not None:
         return [s.decided] if s.decided != s.site.incumbent else []
     return [x for x in s.search.finalists(FINALISTS) if s.share * (1 - s.search.times[x]) >= WORTH]

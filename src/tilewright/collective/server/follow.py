@@ -77,7 +77,8 @@ class Follower:
         self._links.close()
 
     def _look(self) -> None:
-        """Read newer weights and publish them. Servers with fewer steps than others are read again."""
+        """Wait for newer weights of any server, read those, and publish all. Servers with fewer steps than others are
+        read again."""
         waits = [WAIT_MS, *[0] * (len(self._read) - 1)]
         newer = [self._newer(k, wait) for k, wait in enumerate(waits)]
         if any(newer):

@@ -139,12 +139,12 @@ class Links:
 
 
 def connection(name: str, worker: int | None) -> str:
-    """The name of the connection between a server and one of its workers, or its readers."""
+    """The name of the connection between the server `name` and one of its workers (None: its readers)."""
     return f"server-{name}-{'reader' if worker is None else worker}"
 
 
 def who(worker: int | None) -> str:
-    """The name of a worker or reader in errors."""
+    """The worker, or reader if None, in words for an error."""
     return "a reader" if worker is None else f"worker {worker}"
 
 

@@ -181,7 +181,8 @@ class Server:
             return Frame("error", {"text": str(error)[:2000]}, {})
 
     def _told(self, frame: Frame, gone: Callable[[], bool]) -> Frame:
-        """The answer to a reader: all weights, unless they are of the step that it has already."""
+        """The answer to a reader's message: all weights, or none if they are still at the step that it has read, after
+        waiting for a time that it states."""
         if frame.kind != "newer":
             raise CollectiveError("no such message of a reader", where=f"server {self.name!r}", got=frame.kind[:40])
         read, until = (
@@ -195,8 +196,8 @@ class Server:
             return Frame("weights", {"steps": self.shard.steps}, arrays)
 
     def _wait(self, condition: Callable[[], bool], gone: Callable[[], bool]) -> None:
-        """Wait for a condition while releasing the lock; returns early if the peer has gone. Raises CollectiveError if
-        the server is closed."""
+        """Wait, with the lock released, until `condition()` is true or `gone()` says that the peer has left. Raises
+        CollectiveError if the server is closed."""
         while not (self._changed.wait_for(lambda: self._closed or condition(), GLANCE_SECONDS) or gone()):
             pass
         if self._closed:

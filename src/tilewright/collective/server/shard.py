@@ -146,7 +146,8 @@ class Shard:
         return self.values[name]
 
     def _move(self, pushes: Sequence[Push], workers: int) -> None:
-        """Update weights by the sum of pushes divided by the number of workers."""
+        """Update the weights by the mean gradient of a step: the sum of all `pushes`, divided by the number of
+        workers."""
         self.steps += 1
         for name, value in self.values.items():
             dense = [p.dense[name] for p in pushes if name in p.dense]

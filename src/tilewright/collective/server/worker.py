@@ -119,7 +119,7 @@ class Worker:
             self._call(k, frame_of(Push(self.worker, self.clock, mine, some)))
 
     def _spans(self, server: int) -> dict[str, Span]:
-        """The ranges that a server holds, by its names for them."""
+        """Name in `server` -> (weight, first row, end row), for all ranges of weights that it holds."""
         if server not in self._known:
             sizes = self._call(server, Frame("sizes", {}, {})).facts
             spans = {}
@@ -159,7 +159,7 @@ def joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _ranged(key: str) -> tuple[str, int]:
-    """The weight's name and the first row in a server's name of a range."""
+    """(name of the weight, first row) from a server's key `name@begin`; of a key without a range (the key, 0)."""
     name, _, begin = key.rpartition("@")
     return (name, int(begin)) if name and begin.isdecimal() else (key, 0)
 

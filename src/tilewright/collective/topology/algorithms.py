@@ -115,7 +115,8 @@ def halving_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
 
 
 def _fold(ranks: int, power: int, elements: int, reduces: bool) -> Iterator[Round]:
-    """Ranks beyond a power of two send all their data to a partner, or receive the result from it."""
+    """A round in which the ranks from `power` on send all data to partners below, which add it (`reduces`), or get the
+    result from them."""
     if ranks > power:
         extra = np.arange(power, ranks)
         ends = (extra, extra - power) if reduces else (extra - power, extra)

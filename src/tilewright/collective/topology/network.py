@@ -59,8 +59,8 @@ class Network:
         return float(now.max())
 
     def _through(self, busy: Array, link: Array, begin: Array, nbytes: Array) -> Array:
-        """The times at which messages have passed their links, which are token buckets; `busy`, the times at which
-        buckets were last full, is updated."""
+        """The times at which messages of `nbytes`, sent at times `begin`, have passed their links, which are token
+        buckets. `busy` has the time at which each link will have its whole burst again, and is updated."""
         busy[link] = np.maximum(busy[link], begin - self.burst / self.bandwidth) + nbytes / self.bandwidth
         return np.maximum(begin, busy[link])
 

@@ -28,14 +28,15 @@ POLL_SECONDS = 0.002
 
 
 class Unanswered(Exception):
-    """The broker did not answer; `status` says how it ended."""
+    """Raised if the broker gave no answer; `status` is the status with which waiting ended."""
 
     def __init__(self, status: int) -> None:
         self.status = status
 
 
 class AgentEngine(Engine):
-    """An engine whose calls go to a broker: it has inputs, outputs and their shapes, and no code or weights."""
+    """An engine whose calls a broker computes: it has a program's inputs, outputs and their shapes, but no code or
+    weights."""
 
     def __init__(self, spec: RingSpec, timeout: float) -> None:
         self.spec = spec
@@ -55,7 +56,7 @@ class AgentEngine(Engine):
         client[CLIENT.table], client[CLIENT.lock] = self._table.address, ctypes.addressof(self._question)
 
     def enter(self, ring: Ring, index: int) -> None:
-        """Send the following requests through slot `index` of this ring."""
+        """Send later requests through slot `index` of this ring."""
         word, bit, group, mask = ring.signal_places(index)
         client = self._client
         self._take()
@@ -104,7 +105,7 @@ class AgentEngine(Engine):
 
 
 def _shapes_callback(spec: RingSpec) -> Any:
-    """`tw_shapes` for a ring: a native function that computes the outputs' dimensions from the number of rows."""
+    """A native function in place of `tw_shapes`: it computes the outputs' dimensions from the number of rows."""
 
     def shapes(dims: int, out: int) -> None:
         rows = ctypes.c_int64.from_address(dims).value

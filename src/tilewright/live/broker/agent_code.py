@@ -28,8 +28,8 @@ _F_OFD_GETLK, _F_UNLCK = 36, 2
 
 
 def _post(m: Module) -> None:
-    """Send a request whose inputs are in the slot. Wakes the server if it sleeps and now has as many requests as it
-    waits for."""
+    """Define `tw_post(client, rows)`: mark the slot, which has the inputs, as a ready request, and wake the server if
+    it sleeps and as many requests as it waits for are ready."""
     with m.function("tw_post", VOID, [("client", PTR), ("rows", I64)], local=True) as (f, (client, rows)):
         header, slot = client[CLIENT.header], client[CLIENT.slot]
         slot[SLOT.rows] = rows
@@ -65,7 +65,8 @@ def _served(m: Module) -> None:
 
 
 def _await(m: Module) -> None:
-    """Sleep until the answer arrives; returns the call's status. If it fails, the request is withdrawn if possible."""
+    """Define `tw_await(client)`: sleep until the answer is there, and return the call's status. If that fails, withdraw
+    the request unless it is being computed."""
     with m.function("tw_await", I64, [("client", PTR)], local=True) as (f, (client,)):
         header, slot = client[CLIENT.header], client[CLIENT.slot]
         answer, mask = client[CLIENT.answer], client[CLIENT.mask]
@@ -100,7 +101,8 @@ def _await(m: Module) -> None:
 
 
 def _exchange(m: Module) -> None:
-    """An agent's `tw_execute`, for arguments that have been checked. `model.run` is the address of its CLIENT."""
+    """Define the agent's `tw_execute`, which sends a request and waits for its answer; `model.run` holds the address of
+    the agent's struct CLIENT."""
     with m.function("tw_exchange", I64, [("model", PTR), ("layout", PTR), ("io", PTR)]) as (f, (model, layout, io)):
         client = model[MODEL.run]
         rows = layout[LAYOUT.dims]

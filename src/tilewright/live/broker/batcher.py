@@ -77,7 +77,8 @@ class Batcher:
 
 
 def copy_table(spec: RingSpec) -> Memory:
-    """The struct COPY of every tensor."""
+    """The native structs COPY, one for each tensor of a ring: its offset in a slot, bytes of a row, and extents around
+    and inside of the batch axis."""
     table = Memory(COPY.size * len(spec.tensors))
     for k, (t, offset) in enumerate(zip(spec.tensors, spec.offsets[:-1], strict=True)):
         table.write(k * COPY.size, [offset, t.row_bytes, t.outer, t.inner])

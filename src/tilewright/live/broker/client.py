@@ -99,7 +99,8 @@ class BrokerClient(Runner):
                 return self._own_actor().versioned(*inputs, out=out)
 
     def _end(self, agent: AgentEngine | None, status: int) -> None:
-        """Handle a call that got no answer: leave a broker that has gone, or raise."""
+        """Handle a call without an answer: leave the broker if it has ended, or raise the error that `status` stands
+        for."""
         if status == FAILED:
             raise BrokerError("the batch could not be run", where=self._where) from None
         self._leave(agent)
@@ -130,7 +131,8 @@ class BrokerClient(Runner):
             pause = min(1.5 * pause, _PAUSE_SECONDS)  # many who look all the time would keep it from starting
 
     def _look(self) -> bool:
-        """Whether a broker could be reached; tries so only now and then."""
+        """Look for a broker, and return whether one was reached; returns False at once if the last attempt was a moment
+        ago."""
         with self._lock:
             now = time.monotonic()
             if self._ring is None and now < self._next_look:
@@ -163,7 +165,8 @@ class BrokerClient(Runner):
                 self._start(agent)
 
     def _leave(self, agent: AgentEngine | None) -> None:
-        """Give up the slot. If its request could not be withdrawn, it stays in use until the broker frees it."""
+        """Give up the agent's slot. If its request could not be withdrawn, the slot stays in use until the broker frees
+        it."""
         with self._lock:
             ring = self._ring
             if ring is None or agent is None or agent is not self._agent:

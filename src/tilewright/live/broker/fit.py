@@ -54,9 +54,9 @@ def ring_spec(manifest: Manifest, agents: int, rows: int, max_batch: int) -> Rin
 
 
 def check_rows(model: Runner, spec: RingSpec, max_batch: int) -> None:
-    """Run a few rows together and each alone. Raises BrokerError unless each row's result is the same and has the
-    stated shape. Integer inputs other than bytes are zeros, as they may be indices into tables; integer outputs are not
-    compared, as an argmax may differ by rounding."""
+    """Run some rows as one batch and each alone. Raises BrokerError unless each row's result is the same and has the
+    stated shape. Integer inputs other than bytes are zeros, as they may be indices; integer outputs are not compared,
+    as an argmax may differ by rounding."""
     count = min(3, max_batch)
     for n in {count, max_batch}:
         outputs = model.empty_outputs(*[np.zeros(shape_of(t, n), BY_NAME[t.dtype].numpy) for t in spec.inputs])

@@ -48,7 +48,7 @@ _MAX_BYTES = 1 << 36
 
 @dataclass(frozen=True, slots=True)
 class RingTensor:
-    """An input or output of the model; the one dimension that is a name is the batch."""
+    """An input or output of the model; the one dimension of `shape` that is a name is the batch."""
 
     name: str
     dtype: str
@@ -66,7 +66,7 @@ class RingTensor:
 
     @property
     def inner(self) -> int:
-        """Bytes of one row for one index of the outer dimensions."""
+        """The bytes of one row at one index of the dimensions before the batch."""
         return prod(d for d in self.shape[self.axis + 1 :] if isinstance(d, int)) * BY_NAME[self.dtype].itemsize
 
     @property
@@ -101,8 +101,8 @@ class RingSpec:
 
     @property
     def slot_size(self) -> int:
-        """The bytes of a slot, an odd number of cache lines: with a power of two, the states of all slots would share a
-        set of the cache."""
+        """The bytes of a slot: an odd number of cache lines, since with a power of two the first words of all slots
+        would fall into one set of the cache."""
         return (self.offsets[-1] // 64 | 1) * 64
 
     @property
@@ -232,19 +232,19 @@ class Ring:
         self.words[(self._slots_at + index * self._slot_size + field) >> 3] = value
 
     def states(self) -> list[int]:
-        """The first word of every slot."""
+        """The first word of each slot, which is its state."""
         first, step = self._slots_at >> 3, self._slot_size >> 3
         states: list[int] = self.words[first : first + self.spec.slots * step : step].tolist()
         return states
 
     @property
     def closed(self) -> bool:
-        """Whether another ring has replaced this one."""
+        """Whether another ring has taken the place of this one."""
         return self.word(HEADER.closed) != 0
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the ring's path still names this file, so that new agents find it."""
+        """Whether the ring's path still leads to this file, so that new agents open it."""
         try:
             return os.path.samestat(os.fstat(self.fd), os.stat(self.path))
         except FileNotFoundError:
@@ -252,12 +252,12 @@ class Ring:
 
     @property
     def is_served(self) -> bool:
-        """Whether a broker serves it."""
+        """Whether a broker holds the server's lock of the ring."""
         return self.fd >= 0 and is_locked(self.fd, 0)
 
     def signal_places(self, index: int) -> tuple[int, int, int, int]:
-        """The positions of a slot's signals: its word of ready bits and its bit in that; its answer word and its mask
-        in that."""
+        """(word of ready bits, bit in it, word of answers, mask in it) by which the slot `index` signals, words by
+        their positions."""
         return index >> 6, 1 << (index & 63), index // GROUP_SLOTS, 1 << (index % GROUP_SLOTS)
 
     def indices(self) -> Iterator[int]:

@@ -188,7 +188,8 @@ class Broker:
     # -- the ring ------------------------------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        """Take over an existing ring if it fits, else replace it by a new one."""
+        """Take over the ring of an earlier broker if it has the same description, else replace it by a new one, and
+        start the batcher."""
         model = self._model
         spec = ring_spec(model.manifest, self._agents, self._rows, self.max_batch)
         check_rows(model, spec, self.max_batch)
@@ -210,7 +211,8 @@ class Broker:
         self._recount()
 
     def _keep(self) -> None:
-        """Free the slots of dead agents, and follow moved weights."""
+        """Until the broker stops: free the slots of dead agents, follow moved weights, and stop if the ring was
+        removed."""
         while not self._stopping.wait(_KEEPER_SECONDS):
             self._recount()
             try:
@@ -275,7 +277,7 @@ def retire(ring: Ring) -> None:
 
 
 def _resume(ring: Ring) -> None:
-    """Take over a ring: requests that its last server had begun are made ready again."""
+    """Take over a ring from its last server: requests that were being computed become ready again."""
     ring.words[BELL.asleep >> 3] = 0
     for k in ring.indices():
         native().swap(ring.slot(k) + SLOT.state, CLAIMED, READY)
@@ -298,7 +300,8 @@ def _usual_lanes() -> int:
 
 
 def _elect(path: Path, wait: float) -> int:
-    """Become the only broker of this name; returns the descriptor that holds the lock."""
+    """Become the only broker in the folder `path`; returns the descriptor that holds the lock. Raises BrokerError if
+    another one holds it for `wait` seconds."""
     fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + wait
     while True:

@@ -33,7 +33,8 @@ _RETRIES = 1000
 
 
 def _collector_lock(m: Module) -> None:
-    """A lock, so that one lane at a time collects. 0: free, 1: locked, 2: locked with waiters."""
+    """Define a lock that lets one lane at a time collect requests. Its values: 0 free, 1 locked, 2 locked with
+    waiters."""
     with m.function("tw_collector_take", VOID, [("lock", PTR)], local=True) as (f, (lock,)):
         with f.when(f.swap_if(lock, 0, 1, I32)):
             f.ret()
@@ -48,8 +49,8 @@ def _collector_lock(m: Module) -> None:
 
 
 def _target(m: Module) -> None:
-    """How many requests start a batch: the least of a lane's share of the active agents, of the agents that can send
-    one now, and of the requests that fill a batch.
+    """Define `tw_target`: the number of ready requests with which a batch begins. It is the smallest of a lane's share
+    of the active agents, of the agents that can send one now, and of the requests that fill a batch.
 
     `seen` has the time of each agent's last answer, or IN_FLIGHT. An agent that has sent none for some multiples of the
     wait is not active (it steps a long episode), and is not waited for.
@@ -70,7 +71,8 @@ def _target(m: Module) -> None:
 
 
 def _gather_time(m: Module) -> None:
-    """`tw_collect`: sleep until a batch shall start; returns 0 if the server shall stop."""
+    """Define `tw_collect`, which sleeps until a batch can begin: enough requests are ready, or the first one has waited
+    for the longest permitted time. Returns 0 if the server is to stop."""
     with m.function("tw_collect", I1, [("server", PTR)], local=True) as (f, (server,)):
         header = server[SERVER.header]
         max_wait = server[SERVER.max_wait_ns]
@@ -102,7 +104,8 @@ def _gather_time(m: Module) -> None:
 
 
 def _claim(m: Module) -> None:
-    """Claim ready requests as far as a batch has space, beginning after the last slot of the previous batch."""
+    """Define the claiming of ready requests for a batch, as far as it has space, beginning after the last slot of the
+    batch before it."""
     with m.function("tw_claim_slot", I1, [("lane", PTR), ("index", I64)], local=True) as (f, (lane, index)):
         # Gives 0 if the batch has no room for it.
         server = lane[LANE.server]
@@ -161,8 +164,8 @@ def _claim(m: Module) -> None:
 
 
 def _move(m: Module) -> None:
-    """`tw_gather`, `tw_scatter`: copy a tensor of the batch from the slots, or to them. The rows may be an inner
-    dimension."""
+    """Define `tw_gather` and `tw_scatter`, which copy a tensor's rows from the slots to the batch, and back. The batch
+    may be an inner dimension."""
     params = [("lane", PTR), ("copy", PTR), ("batch", PTR)]
     for name, gather in (("tw_gather", True), ("tw_scatter", False)):
         with m.function(name, VOID, params, local=True) as (f, (lane, entry, batch)):
@@ -248,7 +251,7 @@ def _answer(m: Module) -> None:
 
 
 def _give_back(m: Module) -> None:
-    """Make the claimed requests ready again, for the next server."""
+    """Define `tw_give_back`, which makes the claimed requests ready again, for the next server."""
     with m.function("tw_give_back", VOID, [("lane", PTR)], local=True) as (f, (lane,)):
         server = lane[LANE.server]
         ready = server[SERVER.header] + READY_AT

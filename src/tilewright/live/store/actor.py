@@ -105,7 +105,8 @@ class Actor(Runner):
         self._start(engine)
 
     def _follow(self) -> None:
-        """The control page names no slot: open the epoch that the store's link points to, if it is another one."""
+        """Open the epoch that the store's link points to, after the control page named no slot, or the epoch was
+        deleted. Raises StoreError if there is no other epoch."""
         with self._moving:
             self._check_open()
             now = self._epoch.control.current

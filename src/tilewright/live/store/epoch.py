@@ -131,7 +131,7 @@ class Epoch:
 
     @property
     def deleted(self) -> bool:
-        """Whether another process has deleted the files without telling the readers."""
+        """Whether the epoch's files were deleted, without a notice to its readers in the control page."""
         return self._locks >= 0 and os.fstat(self._locks).st_nlink == 0
 
 

@@ -100,7 +100,8 @@ def attached(epoch: Epoch) -> list[ReaderState]:
 
 
 def _mistrust(epoch: Epoch, newest: SlotState) -> str | None:
-    """The reason why the newest version cannot be trusted; None if it can."""
+    """Why the newest version of an epoch should not be used, as text: its checksum is missing or wrong; None if it is
+    right."""
     whole = is_whole(epoch, newest.index)
     if whole is None:
         return f"version {newest.version} has no checksum: its publisher died within milliseconds of publishing it"

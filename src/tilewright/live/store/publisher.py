@@ -152,7 +152,8 @@ class Publisher:
             return chosen
 
     def _begin(self, new: _New) -> None:
-        """Create a new epoch with its first version, and tell actors of the old one to move."""
+        """Create an epoch with `new` as its first version, make it current, and let the readers of older ones move to
+        it."""
         older = files.leftovers(self.folder) + [p for p in [files.current_epoch(self.folder)] if p]
         built = files.new_epoch(self.folder, self._mode)
         epoch = None
@@ -192,7 +193,8 @@ class Publisher:
                     control.release(idle)
 
     def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
-        """Pack weights into a slot. Raw weights are read in place if their layout permits."""
+        """Pack the weights `new` into a slot of an epoch. Raw arrays are read in place if their layout permits, else
+        copied first."""
         staged = self._staged([k for k, array in enumerate(new.arrays) if not is_readable(array)])
         arguments = iter([staged.get(k, array) for k, array in enumerate(new.arrays)] if staged else new.arrays)
         raw = native().addresses([self._fixed[p.name] if p.fixed else next(arguments) for p in self._manifest.params])
@@ -211,7 +213,7 @@ class Publisher:
         self._prepare(raw, packed, keep=True, bring=bring)
 
     def _staged(self, moved: Sequence[int]) -> dict[int, Array]:
-        """Memory, readable by `tw_prepare`, for copies of these parameters."""
+        """Parameter number -> memory for a copy that packing can read, for the parameters in `moved`."""
         if not moved:
             return {}
         if self._staging is None:
@@ -221,8 +223,8 @@ class Publisher:
     # -- taking over -------------------------------------------------------------------------------------------------
 
     def _continue(self) -> None:
-        """Continue with an earlier publisher's epoch, if it has this program; remove the remains of a dead
-        publisher."""
+        """Open the current epoch for further versions if it has this program, and remove the remains of dead
+        publishers."""
         current = files.current_epoch(self.folder)
         for path in files.leftovers(self.folder):
             retire(path)
@@ -323,7 +325,8 @@ class Publisher:
 
 
 def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, int]:
-    """A model's program, its weights if it has them, and their version."""
+    """(program, its weights by name or None, their version) of the model that a caller passes. Raises StoreError for
+    other objects."""
     if isinstance(model, Model):
         return model.program, model.weights, model.version
     if not isinstance(model, Program):
@@ -335,8 +338,7 @@ def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, i
 
 
 def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
-    """For each raw parameter that is read in place (by number), the packed parameters that alias it, and their
-    bytes."""
+    """Raw parameter number -> (number, bytes) of the packed parameters that are aliases of it."""
     number = {p.name: k for k, p in enumerate(manifest.params)}
     result: dict[int, list[tuple[int, int]]] = {}
     for k, packed in enumerate(manifest.packed):

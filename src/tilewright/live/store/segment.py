@@ -105,14 +105,15 @@ class Segments:
             _libc().madvise(self.address + slot * self.stride, self.stride, _MADV_COLLAPSE)
 
     def used(self, slot: int) -> list[int]:
-        """Record that a version was written to a slot; returns the slots that have been idle for `IDLE` versions."""
+        """Record that a version was written to `slot`. Returns the slots that were not written for `IDLE` versions,
+        whose memory may be released."""
         for k in self._idle:
             self._idle[k] += 1
         self._idle[slot] = 0
         return [k for k, versions in self._idle.items() if versions >= IDLE]
 
     def give_back(self, slot: int) -> None:
-        """Release the memory of a slot that no process reads, or will read before it is written again."""
+        """Release the memory of `slot`, which no process reads before it is written again."""
         del self._idle[slot]
         if _libc().fallocate(self._file, _PUNCH_HOLE | _KEEP_SIZE, slot * self.stride, self.stride) == 0:
             self._reserved.discard(slot)
@@ -164,7 +165,8 @@ def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, m
 
 
 def _mapped(file: int, nbytes: int, align: int, protection: int) -> Array:
-    """Map a file at the aligned part of an address range that is reserved first."""
+    """The bytes of a file mapped at a multiple of `align`, inside of an address range that is reserved first, for as
+    long as the returned array lives."""
     libc, room = _libc(), nbytes + align - _PAGE
     reserved = libc.mmap(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
     if reserved == ctypes.c_void_p(-1).value:

@@ -53,7 +53,7 @@ class Blob:
 
 
 class Partial:
-    """A blob while it is received: whole chunks in order, each checked on arrival."""
+    """A blob that is being received, chunk after chunk; each is checked when it arrives."""
 
     def __init__(self, blob_id: bytes, nbytes: int, memory: Array | None = None) -> None:
         self.id = blob_id
@@ -76,11 +76,11 @@ class Partial:
         return self.memory.data[index * CHUNK : min((index + 1) * CHUNK, self.nbytes)]
 
     def add(self, chunk_digest: bytes) -> None:
-        """Record that the next chunk, with this digest, has arrived."""
+        """Record that the next chunk has arrived; its digest is `chunk_digest`."""
         self._digests.append(chunk_digest)
 
     def root(self) -> bytes:
-        """The digest of the chunks so far, and of the blob once it is whole."""
+        """The digest of the chunks that have arrived; of the whole blob, once all have."""
         return root_of(self.nbytes, self._digests)
 
 

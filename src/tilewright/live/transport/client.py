@@ -130,7 +130,8 @@ class TcpSource:
 
     @property
     def _authentic(self) -> bool:
-        """Whether the server has authenticated itself, or need not do so."""
+        """Whether the server's identity is certain: by the secret or TLS, or because it is this machine or need not be
+        checked."""
         proved = self._tls is not None and self._tls.verify_mode == ssl.CERT_REQUIRED and self._tls.check_hostname
         return self._secret is not None or proved or self._loopback or self._trust
 
@@ -181,7 +182,7 @@ class TcpSource:
         return result
 
     def _update(self, channel: Channel, offer: Offer, have: Structure) -> Update:
-        """Fetch the weights of an offer; `have` is the structure that this client already has."""
+        """Receive the weights that `offer` announces, as an update of the program `have`."""
         if offer.nbytes != have.layout.nbytes:
             raise HostileError(
                 "weights of the wrong size", where=channel.peer, expected=have.layout.nbytes, got=offer.nbytes
@@ -198,7 +199,8 @@ class TcpSource:
         return Update(offer.mark, offer.version, have, image, offer.finite)
 
     def _resumed(self, channel: Channel, offer: Offer, part: Partial | None) -> Partial | None:
-        """The partial blob that the server continues; None if it starts from the beginning."""
+        """The partial blob `part`, if the server continues where it ends; None if the server begins with the first
+        chunk. Raises HostileError if the server continues elsewhere."""
         if offer.start == 0:
             return None
         if part is None or (part.id, part.nbytes, part.done) != (offer.blob, offer.nbytes, offer.start):
@@ -227,7 +229,8 @@ class TcpSource:
 
 
 def _take_chunk(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]]) -> None:
-    """Complete the chunk that has been waiting longest for its digest, if its tag is right."""
+    """Accept the oldest chunk in `waiting`, once its digest is computed, into `part`; if its tag is wrong, an error is
+    raised and the rest is dropped."""
     try:
         result, accept = waiting.popleft()
         accept(result.result())

@@ -205,7 +205,8 @@ class Feed:
 
 
 def _parts(model: Served) -> tuple[Program, Mapping[str, Any] | None, int, Publisher | None]:
-    """The program, its weights if available, their version, and the publisher if it is one."""
+    """(program, its weights by name or None, their version, the publisher or None) of the model or publisher that a
+    caller passes."""
     match model:
         case Publisher():
             return model.program, None, model.version, model

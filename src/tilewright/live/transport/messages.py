@@ -20,7 +20,8 @@ OFFER_BYTES = _OFFER.size
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The order of publications: the run of the source, and the publication's number in it. (Versions are only labels.)
+    """The order of publications: `run` identifies the source's run, `number` the publication in it. Versions are labels
+    only, and may decrease.
 
     A restarted source is a new run, all publications of which are newer.
     """
@@ -34,7 +35,7 @@ class Mark:
 
 
 class What(IntEnum):
-    """The kind of blob that an offer is about."""
+    """The kind of blob that an offer announces: code or weights."""
 
     CODE = 1
     WEIGHTS = 2

@@ -34,8 +34,7 @@ _LOOK_FOR_NODES = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """An entry of the board: a publication, with its bytes as Ray references. They are in lists so that Ray does not
-    fetch them."""
+    """A publication on the board; its bytes are Ray references, in lists so that Ray does not fetch them on its own."""
 
     run: bytes
     number: int

@@ -173,8 +173,8 @@ class Relay:
             self._end()
 
     def _step(self) -> None:
-        """Fetch one update and publish it. An update that could not be published is retried without fetching it
-        again."""
+        """Fetch the next update and publish it in the store. An update whose publishing failed is tried again without
+        being fetched."""
         if self._pending is None:
             if self._structure is None:
                 self._structure = self._stored_structure()
@@ -207,7 +207,8 @@ class Relay:
         log.debug("%r: version %d", self.name, update.version)
 
     def _stored_structure(self) -> Structure | None:
-        """The program that the store has from an earlier relay, so that it need not be fetched."""
+        """The program in the store from an earlier relay, which then need not be fetched; None if there is none that is
+        sound."""
         path = files.current_epoch(self._folder)
         if path is None:
             return None
@@ -229,7 +230,8 @@ class Relay:
     # -- of several relays, one works --------------------------------------------------------------------------------
 
     def _elected(self) -> bool:
-        """Whether this relay is the active one for the store; if not, waits a while."""
+        """Whether this relay holds the lock of the store's active relay, trying to get it; if another one does, it
+        waits for a while first."""
         if self._lock_file >= 0:
             return True
         try:

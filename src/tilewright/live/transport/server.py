@@ -41,7 +41,7 @@ class Service(Protocol):
     def close(self) -> None: ...
 
     def forget(self) -> None:
-        """Drop what belongs to the parent; called in the child of a fork."""
+        """In the child of a fork: release what belongs to the parent."""
         ...
 
 

@@ -127,9 +127,9 @@ class DeadlineQueue:
         return True
 
     def _probes(self, job: Job, now: float, idle: bool) -> bool:
-        """Whether to run a job although its estimate exceeds its deadline: an estimate that some disturbance has made
-        too large would otherwise refuse all jobs, and none would run that could correct it. Ten a second are tried, on
-        idle lanes."""
+        """Whether to run `job` although its estimate exceeds its deadline, on an idle lane, at most ten times a second.
+        If a disturbance has made the estimate too large, all jobs would be refused otherwise, and none would correct
+        it."""
         hopeless = job.deadline - now < self.estimates.least(job.rows)
         if not idle or hopeless or now - self._probed < _PROBE_SECONDS:
             return False
@@ -154,8 +154,8 @@ class DeadlineQueue:
         return (Batch(batch, rows) if batch else None), dropped
 
     def _window(self, now: float, first: int) -> tuple[int, int]:
-        """The largest batch that begins with job `first` and keeps all deadlines in it: the end of its jobs, and its
-        rows."""
+        """(end, rows) of the largest batch that begins with waiting job number `first` and meets the deadlines of all
+        of its jobs."""
         rows, deadline, end = 0, float("inf"), first
         for job in self._jobs[first : first + self.max_batch]:
             deadline = min(deadline, job.deadline)

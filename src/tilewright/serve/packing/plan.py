@@ -98,7 +98,8 @@ def violations(cores: Sequence[Core], demands: Sequence[Demand]) -> list[str]:
 
 
 def _saturated(demand: Demand) -> tuple[list[Core], Demand | None]:
-    """The cores that one model fills by itself, and the demand that remains."""
+    """(the cores that a model saturates by itself, a demand for the remaining requests or None). Raises ServeError for
+    a promise that no core can keep."""
     if not (demand.rate > 0 and demand.promise > 0):
         raise ServeError("wants a rate and a promise above 0", where=f"model {demand.name!r}")
     batch = _largest(demand.most, lambda b: 2 * demand.time(b) <= demand.promise)
@@ -159,7 +160,8 @@ def _cycles(demands: Sequence[Demand]) -> Iterator[float]:
 
 
 def _best_fit(demands: Sequence[Demand]) -> list[Core]:
-    """Nexus's heuristic: assign models, in order of their load, each to the core that becomes fullest."""
+    """Cores that serve all demands, by Nexus's heuristic: models, the largest load first, go to the core that is then
+    fullest."""
     alone = {d.name: _alone(d) for d in demands}
     groups: list[tuple[list[Demand], Core]] = []
     for d in sorted(demands, key=lambda d: -alone[d.name].occupied):
@@ -179,7 +181,8 @@ def _alone(demand: Demand) -> Core:
 
 
 def _exact(demands: Sequence[Demand]) -> list[Core]:
-    """The fewest cores, by branch and bound over partitions; best fit gives the first bound."""
+    """The fewest cores that serve all demands, by branch and bound over all partitions, starting from the
+    heuristic's."""
     if not demands:
         return []
     best = _best_fit(demands)

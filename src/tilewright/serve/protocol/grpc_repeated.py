@@ -115,7 +115,7 @@ class Forms:
 
 
 def _is_whole(head: bytes) -> bool:
-    """Whether bytes are a message by themselves, without raw contents; then the bytes after them may be further
+    """Whether the bytes `head` are a complete message without raw contents, so that what follows may be other
     fields."""
     try:
         return not pb.ModelInferRequest.FromString(head).raw_input_contents

@@ -261,7 +261,8 @@ def _region(parameters: Mapping[str, Any]) -> tuple[str, int, int]:
 
 
 def _input(entry: Any, raw: Any, regions: Regions | None) -> tuple[str, Array]:
-    """An input's name and array."""
+    """(name, array) of an input from its description `entry`, whose bytes are the next of `raw` if there are raw
+    contents."""
     if raw is not None:
         name, how = _declared(entry.SerializeToString()) if entry.ByteSize() <= _KNOWN_BYTES else (entry.name, None)
         if how is not None:
@@ -274,7 +275,7 @@ def _input(entry: Any, raw: Any, regions: Regions | None) -> tuple[str, Array]:
 
 
 def _next(raw: Iterator[bytes], name: str) -> bytes:
-    """The raw contents of the next input."""
+    """The raw contents of the next input, called `name`. Raises ServeError if there are no more."""
     data = next(raw, None)
     if data is None:
         raise ServeError("there are more inputs than raw contents", where=f"input {name[:60]!r}")
@@ -283,8 +284,8 @@ def _next(raw: Iterator[bytes], name: str) -> bytes:
 
 @lru_cache(_KNOWN)
 def _declared(text: bytes) -> tuple[str, Raw | None]:
-    """The name of the input that these bytes declare, and how its raw contents are read; None if that depends on more
-    than the bytes. The result is cached, as clients repeat the same bytes and reading a message's fields is slower."""
+    """(name of the input whose description `text` is, how its raw contents are read). None for the latter if more than
+    its type and shape decides. Cached, since clients repeat descriptions, and parsing is slower."""
     entry = pb.ModelInferRequest.InferInputTensor.FromString(text)
     if entry.parameters or entry.datatype == "BYTES" or entry.datatype not in NAMES:
         return entry.name, None
@@ -292,7 +293,7 @@ def _declared(text: bytes) -> tuple[str, Raw | None]:
 
 
 def _unusual_input(entry: Any, raw: Any, regions: Regions | None) -> Array:
-    """An input array from shared memory, of texts, or of typed contents."""
+    """The array of an input that is in shared memory, consists of texts, or has typed instead of raw contents."""
     where = f"input {entry.name[:60]!r}"
     shape = list(entry.shape)
     parameters = _parameters(entry.parameters) if entry.parameters else {}
@@ -342,7 +343,8 @@ Log = Callable[[Mapping[str, str], str, str, str, float, tuple[int, int]], None]
 
 
 def _answering(method: Method, log: Log | None) -> Method:
-    """Wrap a method so that its ServeErrors become gRPC's status codes."""
+    """`method` as a gRPC handler: a ServeError ends the call with its status code, and calls are logged if there is a
+    `log`."""
 
     @wraps(method)
     async def call(request: Any, context: Context) -> Any:
@@ -428,7 +430,8 @@ def _inference(forms: Forms, data: bytes) -> Any:
 
 
 def _learn(forms: Forms, data: bytes, message: Any) -> None:
-    """Store the form of a message, if only raw contents of a fixed size vary and it has no unusual fields."""
+    """Store the form of a message in `forms`, if all its inputs are raw contents of fixed size, so that later ones are
+    read without parsing."""
     try:
         inputs = [
             _declared(e.SerializeToString()) if e.ByteSize() <= _KNOWN_BYTES else ("", None) for e in message.inputs

@@ -88,8 +88,8 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """The last request, if it was received whole and by itself: clients repeat the same header, which then need not be
-    parsed again.
+    """The header of the last request, which was received whole and by itself. Clients repeat it, and then it need not
+    be parsed.
 
     Args:
         size: bytes of the header and the body.
@@ -103,8 +103,8 @@ class _Last:
 
 
 class _Large:
-    """A request while it is received that probably has the same header as the one before it: it is read into one
-    buffer, of which its tensors will be views.
+    """A large request that probably repeats the last header, while it is received: it goes into one buffer, of which
+    its tensors become views.
 
     Args:
         last: the one before it.
@@ -118,7 +118,7 @@ class _Large:
         self.view = np.empty(start + last.size, np.uint8).data[start:]  # tensors begin at multiples of 16
 
     def received(self, count: int) -> bool:
-        """Count received bytes; returns whether the request may still have the same header."""
+        """Count `count` bytes more as received. Returns whether those so far agree with the last header."""
         before, self.filled = self.filled, self.filled + count
         size = len(self.last.head)
         return before >= size or self.view[: min(self.filled, size)] == self.last.head[: self.filled]
@@ -223,7 +223,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._fail(ServeError("this is no HTTP"))
 
     def _repeatable(self, data: bytes, size: int) -> _Last | None:
-        """The last request, if the one that begins with `data` and has `size` bytes has the same header; else None."""
+        """The header of the request that begins with `data` and has `size` bytes in all, to be recognised if it is
+        repeated; None if requests with it cannot be."""
         head = data[: data.find(b"\r\n\r\n") + 4]
         headers = self._headers
         framed = headers.get("content-length") == str(size - len(head)) and not _FRAMING.intersection(headers)
@@ -295,7 +296,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._all.answer(asked, lambda reply: self._reply(asked, reply, keep))
 
     def _wait(self, asked: Asked, keep: bool) -> None:
-        """Queue a request that arrived before the previous answer was sent."""
+        """Let a request wait whose predecessor is not answered yet, and stop reading. Raises ServeError if too many
+        wait."""
         if len(self._waiting) >= MAX_PIPELINED:
             raise ServeError("too many requests without reading their answers", Status.DROPPED)
         self._waiting.append((asked, keep))

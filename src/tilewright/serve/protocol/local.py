@@ -112,13 +112,14 @@ def _is_dead(path: str) -> bool:
 
 
 def _is_whole(data: bytes) -> bool:
-    """Whether these bytes are one message."""
+    """Whether `data` is exactly one message: a length, and so many bytes."""
     return len(data) >= LENGTH.size and len(data) == LENGTH.size + LENGTH.unpack_from(data)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """A call without its number, parsed: clients call repeatedly with arrays of the same shapes.
+    """A call's message, parsed, but for its number: clients repeat calls with arrays of the same shapes at the same
+    places.
 
     Args:
         inputs: names, views of the client's memory, and whether these are bytes to be read as booleans.
@@ -134,7 +135,7 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The positions of a call's outputs: views of the client's memory, and the part of the reply that states them."""
+    """Where a call's outputs lie: views of the client's memory, and the bytes of the reply that say so."""
 
     outputs: Sequence[Array]
     told: bytes
@@ -317,7 +318,7 @@ class _Session:
 
 
 def _keep(known: dict[Any, Any], key: object, value: object) -> None:
-    """Store an entry in a cache of limited size."""
+    """Store `value` under `key` in the cache `known`, which is emptied first if it is full."""
     if len(known) >= _KNOWN:
         known.clear()
     known[key] = value

@@ -139,7 +139,7 @@ _known_head = lru_cache(_KNOWN)(_head)
 
 
 def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] | None:
-    """How each input is read, if all are raw bytes of a fixed size; else None."""
+    """(name, how its bytes are read) of each input, if all have raw bytes of a fixed size; else None."""
     raw = []
     for entry in entries:
         parameters, (name, where, datatype, shape) = _declared(entry)
@@ -153,7 +153,8 @@ def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] 
 
 
 def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes | memoryview, at: int) -> dict[str, Array]:
-    """Arrays over the bytes that follow the JSON."""
+    """The arrays of the inputs `raw`, whose bytes follow one another from offset `at` of the body on. Raises ServeError
+    if bytes are missing or left over."""
     inputs = {}
     for name, how in raw:
         if at + how.nbytes > len(body):
@@ -241,7 +242,7 @@ def _name(entry: Mapping[str, Any]) -> str:
 
 
 def _declared(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, str, str, list[Any]]]:
-    """An input's parameters; and its name, its name in errors, its datatype and its unchecked shape."""
+    """(parameters, (name, name in errors, datatype, unchecked shape)) of an input's JSON entry."""
     name = _name(entry)
     where = f"input {name[:60]!r}"
     datatype, shape = entry.get("datatype"), entry.get("shape")
@@ -251,7 +252,8 @@ def _declared(entry: Mapping[str, Any]) -> tuple[Mapping[str, Any], tuple[str, s
 
 
 def _input(entry: Mapping[str, Any], raw: memoryview, regions: Regions | None) -> tuple[str, Array, int]:
-    """An input's name and array, and the number of raw bytes that belong to it."""
+    """(name, array, number of raw bytes that it took) of an input's JSON entry; `raw` begins with its bytes, if it has
+    any."""
     parameters, (name, where, datatype, shape) = _declared(entry)
     if "shared_memory_region" in parameters:
         region, offset, size = _region(parameters, where)
@@ -330,7 +332,8 @@ def _identified(text: bytes, identity: str) -> bytes:
 
 
 def _entries(answer: Answer, parsed: Parsed, regions: Regions | None) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The JSON entries of outputs, in the form that the client wants, and the raw bytes of binary ones."""
+    """(JSON entries of the outputs, raw bytes of the binary ones), in the form in which the client wants each; some are
+    written to shared memory."""
     wanted = {o.name: o for o in parsed.outputs}
     entries, tail = [], []
     for name, array in answer.outputs.items():

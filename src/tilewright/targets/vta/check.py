@@ -149,7 +149,8 @@ class _Races:
         last[0 if kinds == (1,) else 1, queue, at] = clock[queue]
 
     def _placed(self, place: Place, rows: Array) -> Array:
-        """Rows of DRAM as consecutive numbers over all images."""
+        """Rows of DRAM numbered consecutively over all of its images, by which they index arrays; rows of buffers as
+        they are."""
         if place is not Place.DRAM:
             return rows
         at, offset = np.zeros(len(rows), np.int64), 0

@@ -94,7 +94,7 @@ def classes(order: Order, conflicts: Mapping[int, frozenset[int]]) -> Iterator[t
 
 
 def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int]) -> list[int]:
-    """The instructions that can run next after a path."""
+    """The instructions that can run next, after those in `path`."""
     done = set(path)
     results = []
     for queue in queues:
@@ -114,8 +114,8 @@ def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def _conflicts(analysis: Analysis) -> dict[int, frozenset[int]]:
-    """For each instruction, those of its own queue, and those that it races with. All other pairs are ordered, or
-    access no common row."""
+    """Instruction -> those with which its order matters: of its own queue, and those with which it races. All others
+    are ordered, or access no common row."""
     result: dict[int, set[int]] = {k: set() for k in analysis.accesses}
     owner = {k: q for q, queue in enumerate(analysis.order.queues) for k in queue}
     racing = [(a, b) for a in result for b in result if a < b and owner[a] != owner[b]]
@@ -127,7 +127,7 @@ def _conflicts(analysis: Analysis) -> dict[int, frozenset[int]]:
 
 
 def _touch(a: Accesses, b: Accesses) -> bool:
-    """Whether one writes a row that the other reads or writes."""
+    """Whether one of two instructions writes a row that the other reads or writes."""
     for one, other in ((a, b), (b, a)):
         for place, rows in one.writes:
             for place_2, rows_2 in (*other.reads, *other.writes):

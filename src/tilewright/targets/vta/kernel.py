@@ -59,7 +59,7 @@ def kernel_text(
 
 
 def _machine(f: Function, memory: Value, segments: Value, count: int, config: Config) -> Value:
-    """Emit the simulator's table of addresses, followed by counters and tokens, which begin at 0."""
+    """Emit the simulator's table of addresses in memory, with counters and tokens, which begin at 0 (`native.py`)."""
     table = f.space(8 * len(MACHINE))
     counts = f.space(8 * (len(COUNTERS) + 4))
     for k in range(len(COUNTERS) + 4):

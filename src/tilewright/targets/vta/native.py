@@ -59,7 +59,7 @@ def simulator_text(config: Config) -> str:
 
 
 def _get(f: Function, word: Value, layout: Fields, name: str) -> Value:
-    """A field of a word in memory, as i64."""
+    """Emit the read of the field `name` of an instruction word in memory, as i64."""
     at = 0
     for candidate, bits in layout:
         width = abs(bits)
@@ -83,7 +83,8 @@ def _count(f: Function, machine: Value, name: str, by: Value) -> None:
 
 
 def _segment(m: Module) -> None:
-    """The address in this process of `size` bytes at a DRAM address; null if they are not all in one segment."""
+    """Define a function: the address in this process of `size` bytes at a DRAM address; null if no segment contains all
+    of them."""
     with m.function("tw_vta_at", PTR, [("m", PTR), ("at", I64), ("size", I64)], local=True) as (f, (machine, at, size)):
         segments = _part(f, machine, "segments")
         with f.each(_part(f, machine, "count")) as k:
@@ -95,7 +96,7 @@ def _segment(m: Module) -> None:
 
 
 def _memory(m: Module, config: Config) -> None:
-    """LOAD of one memory, and STORE."""
+    """Define the functions that run LOAD and STORE for one memory."""
     for memory in Memory:
         params = [("w", PTR), ("m", PTR)]
         with m.function(f"tw_vta_{memory.name.lower()}", I64, params, local=True) as (f, (word, machine)):
@@ -207,7 +208,7 @@ def _gemm(m: Module, config: Config) -> None:
 
 
 def _multiply(f: Function, to: Value, inp: Value, wgt: Value, config: Config) -> None:
-    """`acc[b][j] += sum over k of inp[b][k] * wgt[j][k]`, in vectors over k."""
+    """Emit `acc[b][j] += sum over k of inp[b][k] * wgt[j][k]` for one operation of GEMM, in vectors over k."""
     n = config.block
     narrow, middle, wide = f"<{n} x i8>", f"<{n} x i16>", f"<{n} x i32>"
     for b in range(config.batch):
@@ -225,7 +226,7 @@ def _multiply(f: Function, to: Value, inp: Value, wgt: Value, config: Config) ->
 
 
 def _number(f: Function, word: Value, layout: Fields) -> Value:
-    """The number of operations of an instruction; 0 for an empty list of micro-operations."""
+    """Emit the number of operations of a GEMM or ALU instruction: 0 for an empty list of micro-operations."""
     bgn, end = _get(f, word, layout, "uop_bgn"), _get(f, word, layout, "uop_end")
     uops = f.call(I64, "llvm.smax.i64", end - bgn, (I64, 0))
     return _get(f, word, layout, "iter_out") * _get(f, word, layout, "iter_in") * uops
@@ -235,7 +236,8 @@ def _number(f: Function, word: Value, layout: Fields) -> Value:
 def _operations(
     f: Function, word: Value, machine: Value, layout: Fields, config: Config
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Emit the loops of GEMM and ALU around a body; yields the rows of one operation."""
+    """Emit the loops of a GEMM or ALU instruction around the statements that follow; yields the rows (dst, src, wgt) of
+    one operation."""
     bgn, end = (_get(f, word, layout, n) for n in ("uop_bgn", "uop_end"))
     with f.when(_number(f, word, layout).eq(0)):
         f.ret(0)
@@ -293,7 +295,7 @@ def _alu(m: Module, config: Config) -> None:
 
 
 def _lanes(f: Function, code: AluOp, x: Value, y: Value, zero: Value, most: Value, vector: str) -> Value:
-    """One operation on rows of accumulators; shifts by more than 31 shift by 31."""
+    """Emit one operation of the ALU on rows of accumulators; shifts by more than 31 shift by 31."""
     name = f"v{vector.split()[0][1:]}i32"
 
     def bounded(amount: Value) -> Value:
@@ -333,7 +335,7 @@ def _execute(m: Module, config: Config) -> None:
 
 
 def _queue(m: Module) -> None:
-    """The queue of an instruction: 0 load, 1 compute, 2 store."""
+    """Define a function: the queue of an instruction, 0 load, 1 compute, 2 store."""
     with m.function("tw_vta_queue", I64, [("w", PTR)], local=True) as (f, (word,)):
         head = fields(Opcode.LOAD)
         opcode, memory = _get(f, word, head, "opcode"), _get(f, word, head, "memory")
@@ -346,7 +348,8 @@ def _queue(m: Module) -> None:
 
 
 def _ready(m: Module) -> None:
-    """Consume the tokens that an instruction pops: 0 if they are available, else -1; or a fault's code."""
+    """Define a function that takes the tokens which an instruction pops: 0 if they were there, -1 if not yet, or a
+    fault's code."""
     head = fields(Opcode.LOAD)
 
     def counts(f: Function, queue: Value, of: tuple[int, int, int]) -> Value:

@@ -111,7 +111,7 @@ def order_of(program: Sequence[Instruction]) -> Order:
 def _clocks(
     queues: Sequence[Sequence[int]], waits: Sequence[Sequence[int | None]]
 ) -> tuple[list[Clock | None], list[int]]:
-    """The clocks of the instructions that can run, and an order in which they can."""
+    """(vector clock of each instruction that can run, None for others; an order in which they can)."""
     clocks: list[Clock | None] = [None] * len(waits)
     places = [0, 0, 0]
     owner = {k: q for q, queue in enumerate(queues) for k in queue}

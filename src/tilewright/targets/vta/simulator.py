@@ -81,7 +81,7 @@ class Machine:
         del selection
 
     def _table(self, dram: Mapping[int, Array]) -> tuple[Array, list[Array]]:
-        """The table of addresses, and the arrays that must live as long as it is used."""
+        """(the simulator's table of addresses, arrays that must live while it is used)."""
         for base, memory in dram.items():
             if base < 0 or not memory.flags.c_contiguous or not memory.flags.writeable:
                 raise CallError("no DRAM", where=f"address {base}", expected="contiguous arrays that may be written")
@@ -108,7 +108,8 @@ def _buffer(config: Config, memory: Memory) -> Array:
 
 
 def _checked(words: Array, config: Config) -> Array:
-    """Words in the form that native code reads. Raises CallError for invalid ones, and for more than `MAX_WORK`."""
+    """The words of a program as a contiguous array, which native code reads. Raises CallError if they are invalid, or
+    need more than `MAX_WORK` operations."""
     if words.dtype != np.uint8 or words.ndim != 2 or words.shape[1] != WORD:
         raise CallError("no program", expected="uint8[n, 16]", got=f"{words.dtype}{list(words.shape)}")
     total = work(words, config)

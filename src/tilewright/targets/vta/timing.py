@@ -53,7 +53,8 @@ class Timing:
         return self.decode
 
     def _moved(self, nbytes: int, lines: int) -> int:
-        """Cycles of a transfer; lines follow each other, each rounded up to whole beats of the bus."""
+        """The cycles of transferring `lines` lines of `nbytes` bytes in all: a latency, and each line rounded up to
+        whole beats of the bus."""
         if not lines:
             return 0
         return self.latency + lines * -(-(nbytes // lines) // self.port_bytes)

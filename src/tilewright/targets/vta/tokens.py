@@ -61,7 +61,8 @@ def with_tokens(
 
 
 class _Waits:
-    """A program under construction, with the instructions that each queue knows to have ended in the others."""
+    """A program to which tokens are being added, and for each queue how many instructions of the others it knows to
+    have ended."""
 
     def __init__(self) -> None:
         self.program: list[Instruction] = []
@@ -93,7 +94,8 @@ class _Waits:
         self._append(Finish(), Queue.COMPUTE, self._waited(Queue.COMPUTE, counts))
 
     def _last(self, place: Place, kind: int, queue: Queue, size: int) -> Array:
-        """For each row, how many instructions a queue has up to the last one that read (0) or wrote (1) it."""
+        """For each row of a memory, how many instructions of `queue` there are up to the last that read it (`kind` 0)
+        or wrote it (1)."""
         key = (place, kind, queue)
         entry = self.last.get(key)
         if entry is None or len(entry) < size:
@@ -104,14 +106,15 @@ class _Waits:
         return entry
 
     def _waited(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
-        """The queues to wait for, if `needed` instructions of each queue must have ended."""
+        """The queues for which `queue` must still wait so that `needed` instructions of each have ended."""
         if queue is not Queue.COMPUTE:
             return self._waited_outside(queue, needed)
         missing = [q for q in Queue if q is not queue and needed[q] > self.known[queue][q]]
         return [self._wait(queue, self.places[q][needed[q] - 1], q) for q in missing]
 
     def _waited_outside(self, queue: Queue, needed: Sequence[int]) -> list[Queue]:
-        """The queues that load and store wait for, which can only be the compute queue."""
+        """The queues for which a load or store must wait: only compute, or none, as tokens exist only between
+        neighbours."""
         across = Queue(2 - queue)
         direct = needed[Queue.COMPUTE] if needed[Queue.COMPUTE] > self.known[queue][Queue.COMPUTE] else 0
         known = self.known[queue][across]
@@ -124,7 +127,7 @@ class _Waits:
         return [self._wait(queue, self.places[Queue.COMPUTE][direct - 1], Queue.COMPUTE)] if direct else []
 
     def _wait(self, queue: Queue, k: int, other: Queue) -> Queue:
-        """Make `queue` wait for an instruction of another queue."""
+        """Let the next instruction of `queue` wait, by a token, for instruction number `k` of the queue `other`."""
         i = self.program[k]
         self.program[k] = replace(i, tokens=replace(i.tokens, **{_PUSH[other, queue]: True}))
         self.known[queue] = [max(a, b) for a, b in zip(self.known[queue], self.clocks[k], strict=True)]
