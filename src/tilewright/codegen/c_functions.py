@@ -73,8 +73,8 @@ def bind(func: PrimFunc, sources: Mapping[str, Source] | Source | None) -> PrimF
 
 
 def _wanted(func: PrimFunc) -> dict[str, Signature]:
-    """The signatures of the functions that a function's elements call. Raises CompileError for a function with
-    several."""
+    """The name and signature of each C function that the elements of `func` call. Raises CompileError if one function
+    is called with several signatures."""
     result: dict[str, Signature] = {}
     for call in c_calls_in(func.body):
         name, signature = call.name.removeprefix(PREFIX), signature_of(call.dtype, call.args)
@@ -129,7 +129,8 @@ def one_by_one(func: PrimFunc) -> tuple[PrimFunc, tuple[str, ...]]:
 
 
 def _defined(name: str, signature: Signature, source: Source) -> CFunction:
-    """The definition that a source contains. Raises CompileError if it is none."""
+    """The definition of the C function `name` that `source` contains. Raises CompileError if the source defines no such
+    function."""
     where = f"C function {name!r}"
     if isinstance(source, Path):
         source = _read(source, where)
@@ -189,7 +190,7 @@ target."""
 
 
 def _definitions(text: str, where: str) -> dict[str, tuple[str, str]]:
-    """(type of the result and arguments, text before the name) of each function that LLVM text defines."""
+    """For each function that LLVM text defines: the type of its result and arguments, and the text before its name."""
     if has_assembly(text):
         raise CompileError("has instructions of a machine as text (asm)", where=where, expected="LLVM's instructions")
     module = parsed(text, host_triple(), machine_for(host_triple(), opt=0), f"the text of {where}")
@@ -236,7 +237,8 @@ def _from_text(name: str, signature: Signature, text: str) -> Callable[..., Any]
 
 
 def _of_python(name: str, signature: Signature, function: Callable[..., Any]) -> CFunction:
-    """A Python function of numbers. `raise_pending` raises its errors; it returns 0 after one."""
+    """The C function that calls the Python function `function` of numbers. An error that the latter raises is held for
+    `raise_pending`; after one, calls return 0."""
     kind = C_TYPES[signature.result][1]
 
     def convert(value: Any) -> Any:
@@ -266,7 +268,7 @@ _trampolines: list[object] = []
 
 
 def _stub(symbol: str, signature: Signature, address: int) -> bytes:
-    """An object with a function that jumps to an address."""
+    """An object file that defines the function `symbol` as a jump to `address`."""
     params = [f"{register_type(t)} %a{k}" for k, t in enumerate(signature.arguments)]
     result = register_type(signature.result)
     text = f"""target triple = "{host_triple()}"

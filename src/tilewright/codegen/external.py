@@ -46,7 +46,7 @@ def stubs(body: Stmt) -> dict[str, bytes]:
 
 
 def _stub(symbol: str, arguments: Sequence[str], address: int) -> bytes:
-    """An object with a function that jumps to an address."""
+    """An object file that defines the function `symbol` of these argument types as a jump to `address`."""
     params = [f"{kind} %a{k}" for k, kind in enumerate(arguments)]
     text = f"""target triple = "{host_triple()}"
 define void @{symbol}({", ".join(params)}) {{
@@ -103,8 +103,8 @@ def _trampoline(external: External, call: Intrinsic) -> int:
 
 
 def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
-    """Call a Python function on copies, so that it may keep its arguments. If it raises, or has raised before in the
-    same call, the outputs are zero, so that later uses as indices stay in bounds."""
+    """Call a Python function on copies, so that it may keep its arguments. If it raises, or a function has raised
+    before during this call of native code, the outputs become zero, so that later uses as indices stay in bounds."""
     assert external.python is not None
     results = [np.zeros_like(a) for a in outputs]
     if not is_pending():
@@ -124,8 +124,8 @@ def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
 
 
 def reference(call: Intrinsic) -> Callable[..., None] | None:
-    """The meaning of a call as a Python function of its outputs, then its inputs; None if the call is of no external
-    function."""
+    """The external function that an intrinsic statement calls, as a Python function of its outputs, then its inputs;
+    None if it calls none."""
     external = find_external(call.name)
     if external is None:
         return None
@@ -152,7 +152,7 @@ _compiled: dict[str, Library] = {}
 
 
 def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
-    """A C function as a function of ctypes."""
+    """The C function `external`, compiled if it is LLVM text, as a function of ctypes."""
     if external.llvm is not None:
         if external.name not in _compiled:
             others = () if external.shared is None else (external.shared,)

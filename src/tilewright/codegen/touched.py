@@ -11,7 +11,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class Touched:
-    """The buffers read and written since the last barrier, by some thread."""
+    """The names of the buffers that some thread has read and written since the last barrier."""
 
     reads: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)

@@ -27,7 +27,8 @@ def _workspace(buffer: Buffer) -> Workspace:
 
 
 def _polynomial(size: Expr, name: str) -> Work:
-    """A size as a polynomial in the symbols, or a polynomial upper bound if it contains minima."""
+    """The size `size` of buffer `name` as a polynomial in the symbols, or a polynomial upper bound if it contains
+    minima."""
     form = linear(_without_minima(size))
     terms = [(coefficient, factors(atom)) for atom, coefficient in form.terms]
     if not all(isinstance(f, Var) for _, parts in terms for f in parts):
@@ -37,8 +38,8 @@ def _polynomial(size: Expr, name: str) -> Work:
 
 
 def _without_minima(size: Expr) -> Expr:
-    """A size with the first of its minima's arguments in their place, where that makes no term of it smaller: a part of
-    a buffer, `min(m, n)` elements by a split of n into parts of m, gets m."""
+    """An upper bound of `size` without minima: each is replaced by its first argument, if that makes no term smaller. A
+    part of a buffer, `min(m, n)` elements by a split of n into parts of m, gets m."""
     form = linear(size)
     result: Expr = const(form.constant)
     for atom, coefficient in form.terms:

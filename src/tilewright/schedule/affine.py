@@ -12,7 +12,7 @@ from tilewright.arith import bounds, linear, prove, prove_equal, simplify
 from tilewright.ir.expr import Expr, Op, Var, as_int, binary, ceildiv, const, maximum, minimum
 
 Range = tuple[Expr, Expr]
-"""An inclusive range."""
+"""An inclusive range (first, last)."""
 
 
 def quotient(e: Op) -> tuple[Expr, Expr, Expr | None]:
@@ -35,7 +35,8 @@ def is_quotient(e: Expr) -> bool:
 
 
 def chain_of(base: Expr, pieces: Sequence[tuple[Expr, Expr | None]], extents: Mapping[Var, Expr]) -> list[int] | None:
-    """The pieces (divisor, modulus) that together determine `base`, least significant first, or None."""
+    """The indices of those `pieces` (divisor, modulus) that together determine `base`, least significant first; None if
+    they do not. For base < 64: `base % 8` and `base // 8` do."""
     reached: Expr = const(1)
     chosen: list[int] = []
     for _ in pieces:
@@ -79,7 +80,8 @@ def solve(indices: Sequence[Expr], values: Sequence[Expr], extents: Mapping[Var,
 
 
 def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple[Expr, Expr]]:
-    """The terms of a sum in mixed radix, each with its value; [] for other sums."""
+    """The terms of `index`, a sum in mixed radix such as `i * 16 + j` with j < 16, each with its value when the sum is
+    `value`; [] for other sums."""
     form = linear(index)
     terms = sorted(form.terms, key=lambda term: term[1])
     if not terms or terms[0][0] is index or terms[0][1] <= 0:
@@ -109,7 +111,8 @@ def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple
 def solve_ranges(
     indices: Sequence[Expr], ranges: Sequence[Range | None], extents: Mapping[Var, Expr]
 ) -> dict[Var, Range]:
-    """For each variable of `extents` the range in which every index may lie in its range (None: any value)."""
+    """For each variable of `extents` a range outside of which some of `indices` is outside its range in `ranges` (None:
+    any value)."""
     result: dict[Var, Range] = {}
     tops: dict[Expr, list[tuple[Expr, Expr | None, Range]]] = {}
     for index, box in zip(indices, ranges, strict=True):
@@ -138,14 +141,15 @@ def solve_ranges(
 
 
 def inside(indices: Sequence[Expr], shape: Sequence[Expr], extents: Mapping[Var, Expr]) -> bool:
-    """True if the indices are known to lie in a buffer of `shape` everywhere, so that no select guards them."""
+    """Whether `indices` are known to lie in a buffer of `shape` for all values of the variables in `extents`, so that
+    no select need guard them."""
     return all(not outside(i, size, extents) for i, size in zip(indices, shape, strict=True))
 
 
 def outside(index: Expr, size: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
-    """The conditions among `0 <= index` and `index < size` that are not proven for all iterations. If an iteration
-    runs, all extents are at least 1; without this fact the simplifier would, for a loop over n in 0..1, assume that the
-    variable is 0."""
+    """The conditions among `0 <= index` and `index < size` that are not proven for all iterations of loops with
+    `extents`. If an iteration runs, all extents are at least 1; without this fact the simplifier would, for a loop over
+    n in 0..1, assume that the variable is 0."""
     conditions = (binary("ge", index, const(0)), binary("lt", index, size))
     runs = tuple(binary("gt", x, const(0)) for x in extents.values() if as_int(x) is None)
     return [c for c in conditions if not prove(c, extents) and not (runs and prove(c, extents, runs))]
@@ -161,7 +165,7 @@ def intersect(a: Range, b: Range) -> Range:
 
 
 def lesser(a: Expr, b: Expr) -> Expr:
-    """`min(a, b)`, decided where their difference is known."""
+    """`min(a, b)`, but `a` or `b` itself where their difference is known."""
     difference = bounds(simplify(a - b), {})
     if difference.hi is not None and difference.hi <= 0:
         return a
@@ -171,7 +175,7 @@ def lesser(a: Expr, b: Expr) -> Expr:
 
 
 def greater(a: Expr, b: Expr) -> Expr:
-    """`max(a, b)`, decided where their difference is known."""
+    """`max(a, b)`, but `a` or `b` itself where their difference is known."""
     difference = bounds(simplify(a - b), {})
     if difference.lo is not None and difference.lo >= 0:
         return a

@@ -21,7 +21,7 @@ Box = tuple[Range | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The box that a load reads in one iteration of the outer loops: over all inner loops, and the same cut at the
+    """The box that a load reads in one iteration of the outer loops: over all inner loops, and the same box cut at the
     upper ends that the reader's conditions state (an overhanging tile reads no further)."""
 
     box: Box
@@ -29,7 +29,8 @@ class Read:
 
 
 def needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Range]:
-    """The part of the domain of `source` that computes these boxes of the buffers that it writes."""
+    """The range of each iterator of the block `source` for which it writes the elements in `boxes`, given for the
+    buffers that it writes."""
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
     for buffer, (first, *others) in ((b, candidate) for b, candidate in boxes.items() if candidate):
@@ -47,7 +48,7 @@ def needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Ra
 
 
 def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
-    """(starts, sizes) of the parts of `buffer` that the block writes at a point of its domain; sizes are 1 for stores
+    """(starts, sizes) of each part of `buffer` that one instance of the block `source` writes; sizes are 1 for stores
     of an element."""
     elements = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
     regions = [r for call in intrinsics_in(source) for r in call.outputs if r.buffer == buffer]
@@ -57,7 +58,7 @@ def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...]
 
 
 def _starts(box: Box, sizes: Sequence[Expr]) -> Box:
-    """The starts at which a part of these sizes has an element in the box."""
+    """The starts at which a part with `sizes` has at least one element in `box`."""
     return tuple(None if r is None else (r[0] - (size - 1), r[1]) for r, size in zip(box, sizes, strict=True))
 
 
@@ -68,8 +69,8 @@ def reads_within(
     enclosing: Mapping[Var, Expr],
     common: Mapping[Var, Expr] | None = None,
 ) -> list[Read]:
-    """Where each load of the consumers reads `buffer` in one iteration of the outer loops. `common`: enclosing loops
-    whose iterations share the buffer, so that the reads of all of them count."""
+    """The boxes of `buffer` that the loads of the `consumers` read in one iteration of the loops `enclosing`. `common`:
+    those of the enclosing loops whose iterations share the buffer, so that the reads of all of them count."""
     return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, enclosing, common or {})]
 
 
@@ -100,7 +101,8 @@ def _reads_of(
 def _between(
     low: Expr, high: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Range | None:
-    """The inclusive range from the least `low` to the greatest `high`."""
+    """The inclusive range, over the loops `inner`, from the least `low` to the greatest `high`, in terms of enclosing
+    loops and symbols; None if it is not known."""
     first = _range_of(low, inner, enclosing, assumptions)
     last = first if high is low else _range_of(high, inner, enclosing, assumptions)
     if first is None or last is None:
@@ -112,7 +114,8 @@ def _between(
 def _limit(
     index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Expr | None:
-    """The upper end of an index by the conditions `assumptions`, if it depends on enclosing loops; else None.
+    """The upper end of an index that follows from the conditions `assumptions`, if it depends on enclosing loops; else
+    None.
 
     Elements past an end that depends on enclosing loops are computed by another iteration. Past a fixed end are only
     elements that a last tile overhangs, and computing whole tiles is faster than testing conditions.
@@ -138,13 +141,14 @@ def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var,
 def _range_of(
     index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...] = ()
 ) -> Range | None:
-    """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
+    """The inclusive range of `index` over the loops `inner`, in terms of enclosing loops and symbols; None if it is not
+    known."""
     result = symbolic_bounds(index, inner, enclosing, assumptions)
     return result if result is not None and all(_is_known(e, enclosing) for e in result) else None
 
 
 def _is_known(end: Expr, enclosing: Mapping[Var, Expr]) -> bool:
-    """Whether an end of a range depends on outer loops and symbols only."""
+    """Whether `end`, an end of a range, depends on enclosing loops and symbols only."""
     if any(isinstance(n, Load) for n in walk_expr(end)):
         # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
         return False
@@ -152,7 +156,7 @@ def _is_known(end: Expr, enclosing: Mapping[Var, Expr]) -> bool:
 
 
 def clip(box: Range | None, whole: Expr, enclosing: Mapping[Var, Expr]) -> Range:
-    """(start, extent) of a range; the whole dimension if the range is not known or not smaller."""
+    """(start, extent) of the range `box`; the whole dimension if the range is not known or not smaller."""
     if box is None:
         return const(0), whole
     extent = simplify(box[1] - box[0] + 1, enclosing)
@@ -168,8 +172,8 @@ def clip(box: Range | None, whole: Expr, enclosing: Mapping[Var, Expr]) -> Range
 
 
 def _most(extent: Expr, enclosing: Mapping[Var, Expr]) -> int | None:
-    """The largest value of an extent. `p // d - q // d` is at most `(p - q) / d` rounded up, which is a tighter bound
-    than the difference of the bounds of both."""
+    """An upper bound of `extent` over the loops `enclosing`, None if there is none. `p // d - q // d` is at most `(p -
+    q) / d` rounded up, which is tighter than the difference of the bounds of both."""
     limits = [bounds(extent, enclosing).hi]
     quotients = [(e, c) for e, c in linear(extent).terms if isinstance(e, Op) and e.name == "floordiv"]
     for a, positive in quotients:
@@ -191,7 +195,8 @@ def written_box(root: Stmt, writer: Block, buffer: Buffer, enclosing: Mapping[Va
 def covered(
     indices: Sequence[Expr], box: Box, domain: Mapping[Var, Range], buffer: Buffer, enclosing: Mapping[Var, Expr]
 ) -> bool:
-    """True if the indices, over `domain`, are known to lie in `box` (or nowhere, where the box ends the buffer)."""
+    """Whether `indices` of a buffer, for all values of their variables in `domain`, are known to lie in `box`; at an
+    end of the buffer, beyond which there are no elements, they may be outside of it."""
     offsets = {v: Var(f"{v.name}.offset") for v in domain}
     spans = {offsets[v]: simplify(high - low + 1, enclosing) for v, (low, high) in domain.items()}
     point = {v: domain[v][0] + offsets[v] for v in domain}

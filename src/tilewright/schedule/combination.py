@@ -15,7 +15,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """A block's step: `targets` are combined with `values` by the reducer, where `condition` holds."""
+    """One step of a block's reduction: the reducer combines `targets` with `values` where `condition` holds."""
 
     reducer: Reducer
     targets: tuple[Load, ...]
@@ -24,7 +24,7 @@ class Combination:
 
 
 def combination(block: Block) -> Combination | None:
-    """The combination of a reduction block with an init; None if its statements are not those of a reducer."""
+    """The step of a reduction block that has its init; None if its statements are not those of a reducer."""
     if block.init is None:
         return None
     identity = tuple(s.value for s in stores_in(block.init))
@@ -64,6 +64,6 @@ def _reads(e: Expr, stores: Sequence[Store]) -> bool:
 
 
 def _over(result: Expr, targets: tuple[Load, ...], lhs: tuple[Var, ...]) -> Expr:
-    """`result` with the variables `lhs` in place of loads of the targets."""
+    """`result` with loads of `targets` replaced by the variables `lhs`."""
     of = dict(zip(targets, lhs, strict=True))
     return map_expr(result, lambda node: of.get(node) if isinstance(node, Load) else None)

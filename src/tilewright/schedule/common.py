@@ -28,15 +28,15 @@ from tilewright.support.errors import ScheduleError
 
 
 def is_common(func: PrimFunc, block: Block, loop: For, thread: Thread) -> bool:
-    """Whether a block inside a loop of threads only fills memory that these threads share, and that nothing outside of
-    the loop uses."""
+    """Whether `block`, inside the loop of threads `loop`, only fills memory that its threads share and that nothing
+    outside of the loop uses."""
     written = written_buffers(block)
     return bool(written) and all(thread in sharing(b.scope) and is_private(func, b, loop) for b in written)
 
 
 def require_common(func: PrimFunc, outer: For, inner: For, thread: Thread, what: str) -> None:
-    """Raise ScheduleError if a loop may not be bound to the index of an outer one: its threads must only fill memory
-    that they share."""
+    """Raise ScheduleError if loop `inner` may not be bound to the index of the enclosing loop `outer`: it must only
+    fill memory that the threads share."""
     other = next((b for b in blocks_in(inner.body) if not is_common(func, b, outer, thread)), None)
     if other is not None:
         hint = f'{other.name!r} may only write scope "shared", which loop {outer.var.name!r} alone uses'
@@ -70,7 +70,7 @@ def widened(before: PrimFunc, after: PrimFunc, loop: str, what: str) -> PrimFunc
 
 
 def _is_part(func: PrimFunc, block: Block, loop: For) -> bool:
-    """Whether a block computes a part for each iteration of a loop."""
+    """Whether each iteration of `loop` computes a different part of what `block` computes."""
     return any(depends_on(it.binding, loop.var) for it in block.iters)
 
 
@@ -90,7 +90,7 @@ def _moved(before: PrimFunc, after: PrimFunc, block: Block, what: str) -> PrimFu
 
 
 def _same(one: PrimFunc, other: PrimFunc, name: str) -> bool:
-    """Whether a block has the same loops in two functions, up to their names."""
+    """Whether block `name` has the same loops in two functions, up to the names of the loops."""
     shapes = []
     for func in (one, other):
         path = block_path(func, name)

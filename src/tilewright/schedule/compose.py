@@ -27,7 +27,8 @@ On = TypeVar("On", Stage, StageSchedule, Schedule)
 
 
 def primitive(function: Callable[Concatenate[On, P], R]) -> Callable[Concatenate[On, P], R]:
-    """Make one step of a function whose first argument is a stage or a schedule."""
+    """Make a function whose first argument is a stage or a schedule a single step of the schedule, which is done as a
+    whole or not at all."""
     name = function.__name__
 
     @wraps(function)
@@ -54,7 +55,8 @@ def primitive(function: Callable[Concatenate[On, P], R]) -> Callable[Concatenate
 
 
 def difference(schedule: Schedule) -> str:
-    """The difference of the last step, as removed and added lines of the program; "" if there is none."""
+    """The removed and added lines of the program in a schedule's last step, after the step's name; the name alone if
+    nothing changed."""
     name, before = schedule.last_step
     lines = difflib.unified_diff(str(before).splitlines(), str(schedule.func).splitlines(), n=2, lineterm="")
     changed = [line for line in list(lines)[2:] if not line.startswith("@@")]

@@ -39,13 +39,13 @@ from tilewright.support.errors import ScheduleError
 
 
 def reduce_iters_using(block: Block, var: Var) -> list[str]:
-    """The reduction iterators of a block that a loop drives."""
+    """The names of the reduction iterators of `block` whose binding contains the loop variable `var`."""
     return [it.var.name for it in block.iters if it.kind == "reduce" and depends_on(it.binding, var)]
 
 
 def runs_once(extent: Expr) -> bool:
-    """Whether a loop has at most one iteration, as for `(n + 47) // 48` with n in 0..40; the simplifier then assumes
-    that its variable is 0."""
+    """Whether a loop of this extent has at most one iteration, as for `(n + 47) // 48` with n in 0..40; the simplifier
+    then assumes that its variable is 0."""
     most = bounds(extent).hi
     return most is not None and most <= 1
 
@@ -57,8 +57,8 @@ def spatial_bindings(block: Block) -> list[Expr]:
 def check_reduction_order(
     func: PrimFunc, block: Block, loops: Sequence[For], before: Sequence[Var], after: Sequence[Var]
 ) -> None:
-    """Raise ScheduleError for an order of loops in which a reduction would restart on a point that is already partly
-    reduced.
+    """Raise ScheduleError if loops in the order `after`, instead of `before`, would restart a reduction on a point that
+    is already partly reduced.
 
     A point that several iterations of a loop compute (overlapping tiles) is computed wholly by each of them; so a
     reduction loop must not come to stand outside of such a loop.
@@ -88,7 +88,8 @@ def check_reduction_order(
 
 
 def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: str) -> None:
-    """Raise ScheduleError if a step lets one of these loops run iterations concurrently that depend on each other.
+    """Raise ScheduleError if the step from `before` to `after` makes one of `loops` run iterations concurrently that
+    depend on each other.
 
     A step may give a loop other blocks to run, or make a buffer no longer private to its iterations.
     """
@@ -103,10 +104,10 @@ def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: s
 
 
 def check_independent(func: PrimFunc, loop: For, *, reductions: bool, partial: bool = False) -> None:
-    """Raise ScheduleError for a loop whose iterations may not run concurrently.
+    """Raise ScheduleError if the iterations of `loop` may not run concurrently.
 
-    `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is accepted. `partial`: so is
-    one of which conditions leave only the first iteration: the other threads then do nothing.
+    `reductions`: accept a loop over a reduction with a known reducer (sum, product, min, max). `partial`: accept a loop
+    of which conditions leave only the first iteration; the other threads then do nothing.
     """
     if runs_once(loop.extent):
         return
@@ -143,7 +144,7 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool, partial: b
 
 
 def _comes_once(func: PrimFunc, loop: For, extents: Mapping[Var, Expr], conditions: Sequence[Expr]) -> bool:
-    """Whether conditions leave only the first iteration of a loop."""
+    """Whether `conditions` leave only the first iteration of `loop`."""
     if loop.var not in {v for c in conditions for v in variables(c)}:
         return False
     enclosing = extents_of(loops_on(loop_path(func, loop.var.name)))
@@ -151,7 +152,8 @@ def _comes_once(func: PrimFunc, loop: For, extents: Mapping[Var, Expr], conditio
 
 
 def _moving(value: Expr, extents: Mapping[Var, Expr]) -> Expr:
-    """The terms of a sum that contain variables of `extents`; the other terms are equal in all iterations."""
+    """The sum of those terms of `value` that contain variables of `extents`; the other terms are equal in all
+    iterations."""
     terms = (e * c for e, c in linear(value).terms if any(v in extents for v in variables(e)))
     return sum(terms, start=const(0))
 
@@ -186,7 +188,7 @@ def require_any_order(func: PrimFunc, loop: For, what: str) -> None:
 
 
 def is_private(func: PrimFunc, buffer: Buffer, loop: For) -> bool:
-    """True if `buffer` is an intermediate that only the body of `loop` touches."""
+    """Whether `buffer` is an intermediate that only blocks in the body of `loop` access."""
     if buffer in func.params:
         return False
     inside = {b.name for b in blocks_in(loop.body)}
@@ -210,7 +212,8 @@ def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
 
 
 def _other_row(block: Block, loop: For, read: Sequence[Expr], written: Sequence[Expr]) -> bool:
-    """Whether all iterations of a loop write one row of a buffer and read another, as in a step of a recurrence."""
+    """Whether all iterations of `loop` write one row of a buffer, at indices `written`, and read another, at indices
+    `read`, as in a step of a recurrence."""
     fixed = {it.var for it in block.iters if not depends_on(it.binding, loop.var)}
     for a, b in zip(read, written, strict=True):
         separate = as_int(simplify(a - b))
@@ -236,7 +239,7 @@ def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The step of a reduction by one operator: `target = op(target, value)`, where `condition` holds."""
+    """One step of a reduction by a single operator: `target = op(target, value)`, where `condition` holds."""
 
     op: str
     target: Load
@@ -245,7 +248,8 @@ class Update:
 
 
 def reduction_update(block: Block) -> Update | None:
-    """The step of `C[i] = C[i] op value` with op one of add, mul, min, max and a value that does not read C."""
+    """The step of a block of the form `C[i] = C[i] op value`, with op one of add, mul, min, max and a value that does
+    not read C; None for other blocks."""
     body: Stmt = block.body
     condition: Expr = TRUE
     if isinstance(body, If) and body.orelse is None:
@@ -263,8 +267,8 @@ def reduction_update(block: Block) -> Update | None:
 
 
 def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], conditions: Sequence[Expr] = ()) -> bool:
-    """True if different values of `var` are known to give different `values`, whatever the other variables in
-    `extents` are (variables not in `extents` are fixed), as long as the `conditions` hold.
+    """Whether different values of `var` are known to give different tuples `values`, as long as `conditions` hold and
+    whatever the other variables in `extents` are (variables not in `extents` are fixed).
 
     Works backwards from known expressions: `8*a + b` with 0 <= b < 8 determines a; `f // m` with `f % m` determine f.
     """
@@ -295,10 +299,11 @@ def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], con
 
 
 def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]:
-    """`c*q + r` for neighbours q, r with 0 <= r < c, as sums in which `m * (e // m) + e % m` is e.
+    """For each two neighbours q, r among `values` with 0 <= r < c, the sum `c*q + r`, in which `m * (e // m) + e % m`
+    has become e.
 
-    The simplifier decomposes a fused index: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become
-    `a + (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all the same.
+    The simplifier decomposes a fused index: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become `a +
+    (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all the same.
     """
     results = []
     for q, r in pairwise(values):
@@ -330,8 +335,8 @@ def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]
 def _limited(
     values: Sequence[Expr], extents: Mapping[Var, Expr], conditions: Sequence[Expr]
 ) -> tuple[list[Expr], dict[Var, Expr]]:
-    """The values with each `e` that a condition `e < c` bounds replaced by a variable in 0..c, and the extents of these
-    variables."""
+    """The `values` with each subexpression `e` that a condition `e < c` bounds replaced by a new variable in 0..c, and
+    the extents of these variables."""
     results: list[Expr] = []
     limits: dict[Var, Expr] = {}
     for condition in conditions:
@@ -351,8 +356,8 @@ def _limited(
 
 
 def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
-    """The terms of a sum that its value determines: each has a larger stride than the range of the sum of all smaller
-    ones."""
+    """The terms of the sum `value` that are determined by its value: each has a larger stride than the range of the sum
+    of all smaller ones."""
     terms = [(e, abs(c)) for e, c in linear(value).terms if any(v in extents for v in variables(e))]
     if len(terms) == 1 and terms[0][0] is value:
         return []
@@ -376,7 +381,8 @@ def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
 
 
 def _separated(value: Expr, var: Var, extents: Mapping[Var, Expr]) -> bool:
-    """Whether all values at `var + 1` are greater than those at `var` (for symbolic strides)."""
+    """Whether every value of the expression `value` at `var + 1` is greater than all its values at `var`, over the
+    other variables (for symbolic strides)."""
     box = symbolic_bounds(value, {v: x for v, x in extents.items() if v is not var})
     if box is None:
         return False

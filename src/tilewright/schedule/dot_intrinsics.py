@@ -10,8 +10,8 @@ from tilewright.targets.target import Target
 
 
 def find_dot(a: DType, b: DType, target: Target) -> Dot | None:
-    """The target's instruction for activations of type `a`, one row of them, and weights of type `b`; None if there is
-    none, or f32 products are as fast."""
+    """The target's instruction that multiplies one row of activations of type `a` with weights of type `b`; None if
+    there is none, or f32 products are as fast."""
     dot = next((dot for dot in target.isa.dots if dot.a is a and dot.b is b and dot.kind == "vector"), None)
     slow = dot is not None and a is bf16 and target.costs.arithmetic.bf16_pairs >= dot.group
     return None if slow else dot

@@ -29,7 +29,7 @@ from tilewright.schedule.state import (
 MAX_TERMS = 4096
 """The largest number of elements of a constant matrix that is expanded."""
 _SIMPLE = 4096
-"""The largest denominator of a simple fraction that a literal may be a rounding of."""
+"""The largest denominator of the fractions that a literal is taken to be a rounding of, such as 1/3 for 0.33333334."""
 
 
 @on_block
@@ -78,7 +78,7 @@ def expand(func: PrimFunc, block: str) -> PrimFunc:
 
 
 def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) -> tuple[BlockIter, ...]:
-    """The iterators to be written out: those of the reduction and those in the index of a table."""
+    """The iterators that `expand` writes out: those of the reduction, and those in the index of a table."""
     indices = [e.args[0] for e in walk_expr(update.value) if isinstance(e, Op) and e.name == "lookup"]
     if not indices:
         raise refuse(func, f"{what}: it has no constant matrix", hint="te.const_matrix makes one")
@@ -96,7 +96,7 @@ def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) ->
 
 
 def _dropped_loops(func: PrimFunc, path: Path, gone: Sequence[BlockIter], what: str) -> list[For]:
-    """The loops that drive the iterators to be expanded, one whole loop for each."""
+    """The loops, one for each iterator in `gone`, that drive just this iterator over its whole extent."""
     source = last_block(path)
     own: list[For] = []
     for stmt in reversed(path[:-1]):
@@ -119,8 +119,8 @@ def _dropped_loops(func: PrimFunc, path: Path, gone: Sequence[BlockIter], what: 
 
 
 def _without(path: Path, dropped: Sequence[For], new: Block) -> tuple[Path, Stmt]:
-    """(path of the statement to replace, its replacement) that turn the block at the end of a path into `new`, without
-    the loops `dropped`."""
+    """(path of the statement to replace, its replacement) that turn the block at the end of `path` into `new` and
+    remove the loops `dropped` around it."""
     if not dropped:
         return path, new
     first = min(path.index(loop) for loop in dropped)
@@ -135,7 +135,8 @@ def _without(path: Path, dropped: Sequence[For], new: Block) -> tuple[Path, Stmt
 def _linear(
     func: PrimFunc, source: Block, update: Update, gone: Sequence[BlockIter], what: str
 ) -> tuple[tuple[Expr, ...], tuple[tuple[Fraction, ...], ...], list[dict[Var, Expr]]]:
-    """(elements that are read, matrix of their factors, iterators' values where each row is stored)."""
+    """The contraction as a matrix: (loaded elements, one for each column; rows of constant factors; for each row the
+    values of the iterators at which it is stored)."""
     spatial = [it for it in gone if it.kind == "spatial"]
     reduce = [it for it in gone if it.kind == "reduce"]
     columns: dict[Expr, int] = {}
@@ -163,7 +164,7 @@ def _points(iters: Sequence[BlockIter]) -> list[dict[Var, Expr]]:
 
 
 def _term(e: Expr) -> tuple[Fraction | None, Expr]:
-    """A product as its constant factor and the rest; no factor if it is not finite."""
+    """(constant factor, product of the other factors) of the product `e`; the factor is None if it is not finite."""
     factors: list[Expr] = []
     rest: list[Expr] = []
     stack = [e]
@@ -190,7 +191,8 @@ def _term(e: Expr) -> tuple[Fraction | None, Expr]:
 
 @lru_cache(maxsize=1024)
 def _fraction(c: Const) -> Fraction:
-    """The simple fraction that a literal was rounded from, so that equal ratios are found; else its exact value."""
+    """The simple fraction that literal `c` was probably rounded from, so that equal ratios are found; else its exact
+    value."""
     exact = Fraction(c.value)
     simple = exact.limit_denominator(_SIMPLE)
     return simple if simple == exact or _rounded(simple, c.dtype) == _rounded(exact, c.dtype) else exact
@@ -201,7 +203,8 @@ def _rounded(x: Fraction, dtype: DType) -> float:
 
 
 class _Writer:
-    """Emits the statements: each value is bound right before the first row that needs it."""
+    """Emits the statements of an expanded contraction: each value is bound to a variable right before the first row
+    that needs it."""
 
     def __init__(self, used_names: set[str], columns: Sequence[Expr], dtype: DType) -> None:
         self.used_names = used_names
@@ -223,7 +226,7 @@ class _Writer:
         return seq(body) if body else Seq(())
 
     def bind(self, program: Straight, number: int) -> None:
-        """Bind value `number` to a variable, after the values that it is computed from."""
+        """Bind value `number` of `program` to a variable, after the values that it is computed from."""
         if number in self.values:
             return
         value, name = self.columns[number] if number < program.inputs else None, f"x{number}"
@@ -237,7 +240,7 @@ class _Writer:
         self.steps.append((var, value))
 
     def sum(self, terms: Terms) -> Expr:
-        """The sum of the terms, starting with one whose factor is 1 if there is one."""
+        """The expression that sums `terms`; it starts with a term whose factor is 1 if there is one."""
         if not terms:
             return const(0, self.dtype)
         order = sorted(terms, key=lambda term: (term[0] != 1, abs(term[0]) != 1))

@@ -23,12 +23,13 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CompileError
 
 Size = int | tuple[int, int]
-"""A size argument of a function: a number, or (array, dimension), where outputs follow inputs."""
+"""A size argument of an external function: a number, or (array, dimension), the extent of that dimension, where outputs
+are counted after inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class External:
-    """A function from outside.
+    """A function outside of the loop language.
 
     Args:
         name: the name in statements that call it.
@@ -52,7 +53,7 @@ class External:
 
     @property
     def linked(self) -> str:
-        """The name by which code calls it; for a Python function a generated one."""
+        """The name by which code calls the function: its symbol, or a generated name for a Python function."""
         return self.symbol if self.python is None else f"tw_external_{self.name}"
 
 
@@ -70,7 +71,7 @@ def register_external(external: External) -> External:
 
 
 def find_external(name: str) -> External | None:
-    """The external function of this name."""
+    """The external function registered under this name; None if there is none."""
     return _REGISTRY.get(name)
 
 
@@ -81,7 +82,8 @@ def externals_in(stmt: Stmt) -> tuple[External, ...]:
 
 
 def sizes_of(external: External, call: Intrinsic) -> tuple[Expr, ...]:
-    """The sizes that a call passes. Raises CompileError if a size refers to an array that the call does not pass."""
+    """The sizes that the statement `call` passes to `external`. Raises CompileError if one refers to an array that the
+    call does not pass."""
     arrays = (*call.inputs, *call.outputs)
     if external.python is not None:
         return tuple(extent for r in arrays for _, extent in r.ranges)

@@ -68,8 +68,8 @@ def compute_at(schedule: Schedule, members: tuple[str, ...], loop: LoopRef) -> N
 
 
 def _require_separate(func: PrimFunc, members: set[str]) -> None:
-    """Raise ScheduleError if a loop contains several members and nothing else: moving them one by one would remove
-    it."""
+    """Raise ScheduleError if a loop contains several members and nothing else, since moving them one by one would
+    remove the loop."""
     for loop in (s for s in walk(func.body) if isinstance(s, For)):
         inside = {b.name for b in blocks_in(loop.body)}
         if len(inside) > 1 and inside <= members:

@@ -14,8 +14,8 @@ Key = tuple[RefKind, str]
 
 
 class History:
-    """The loops and blocks of one schedule. An instruction creates a loop or block, and another one may remove it; it
-    has one name. Loops of a moved block continue to exist if their names stay.
+    """The history of the loops and blocks of one schedule. Each is created by an instruction, may be removed by
+    another, and has one name. Loops of a moved block continue to exist if their names stay.
 
     `steps` are the splits and fusions, in order.
     """
@@ -36,7 +36,8 @@ class History:
         return other
 
     def birth(self, kind: RefKind, name: str) -> int:
-        """The number of the instruction that created the loop or block with this name."""
+        """The number of the instruction that created the existing loop or block with this name; 0 if the original
+        function had it."""
         return self._births.get((kind, name), 0)
 
     def why_gone(self, kind: RefKind, name: str, birth: int) -> str | None:
@@ -60,12 +61,12 @@ class History:
         return [*gone, *new]
 
     def root(self, loop: LoopId, block: str) -> int | None:
-        """The iterator of a block that a loop drove when both were new."""
+        """The position of the iterator of `block` that `loop` drove when both were new; None if it is not known."""
         func = self._origins.get(max(loop.birth, self.birth("b", block)))
         return None if func is None else root_position(func, block, loop.name)
 
     def first(self, loops: Iterable[LoopId], block: str) -> PrimFunc:
-        """The function in which the last of these loops, and the block, were new."""
+        """The function as it was when the block and the last of `loops` were new."""
         return self._origins[max((self.birth("b", block), *(x.birth for x in loops)))]
 
 

@@ -30,7 +30,7 @@ from tilewright.schedule.state import (
 
 
 def in_place(func: PrimFunc, output: str, source: str) -> PrimFunc:
-    """The function that writes parameter `source` where it wrote parameter `output`, which is removed. Raises
+    """`func` with writes to parameter `source` in place of those to parameter `output`, which is removed. Raises
     ScheduleError if an element might be read after it was overwritten."""
     params = {b.name: b for b in func.params}
     what = f"cannot write {output!r} in the place of {source!r}"
@@ -55,7 +55,8 @@ def in_place(func: PrimFunc, output: str, source: str) -> PrimFunc:
 
 
 def _check(func: PrimFunc, target: Buffer, old: Buffer, what: str) -> None:
-    """Raise ScheduleError unless every read of `old` comes before the element is written."""
+    """Raise ScheduleError unless every read of an element of `old` comes before the element of `target` at the same
+    indices is written."""
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     writing = [k for k, nest in enumerate(nests) if target in written_buffers(nest)]
     if not writing:
@@ -77,7 +78,7 @@ def _check(func: PrimFunc, target: Buffer, old: Buffer, what: str) -> None:
 
 
 def _at_its_own_element(func: PrimFunc, block: Block, target: Buffer, old: Buffer) -> bool:
-    """Whether a block writes each element once, and reads only that one of the input."""
+    """Whether `block` writes each element of `target` once, and reads `old` only at the indices that it writes."""
     loops = loops_on(block_path(func, block.name))
     extents, conditions = extents_of(loops), conjuncts(block.predicate)
     if not all(injective(spatial_bindings(block), x.var, extents, conditions) for x in loops if as_int(x.extent) != 1):

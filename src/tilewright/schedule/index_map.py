@@ -16,8 +16,8 @@ from tilewright.support.errors import ExpressionError
 
 @dataclass(frozen=True, slots=True)
 class IndexMap:
-    """An index map: `results` as expressions of `variables`, which stand for the old indices; each result is a new
-    index."""
+    """A map of a buffer's indices to new ones: each of `results` is a new index, as an expression of `variables`, which
+    stand for the old indices."""
 
     variables: tuple[Var, ...]
     results: tuple[Expr, ...]
@@ -28,19 +28,21 @@ class IndexMap:
         return f"lambda {names}: ({results}{',' if len(self.results) == 1 else ''})"
 
     def __call__(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The new indices of an element."""
+        """The new indices of the element at `indices`."""
         mapping = dict(zip(self.variables, indices, strict=True))
         return tuple(substitute(r, mapping) for r in self.results)
 
     def inverse(self, indices: Sequence[Expr], shape: Sequence[Expr]) -> tuple[Expr, ...] | None:
-        """The old indices, in a buffer of `shape`, of an element that the map reaches; None if they are not known."""
+        """The old indices, in a buffer of `shape`, of the element whose new ones are `indices`; None if the map cannot
+        be solved for them."""
         extents = dict(zip(self.variables, shape, strict=True))
         result = solve(self.results, indices, extents)
         return tuple(result[v] for v in self.variables) if result.keys() == extents.keys() else None
 
 
 def index_map(f: IndexMap | Callable[..., Any], rank: int | None = None) -> IndexMap:
-    """The map that a Python function on indices describes. Raises TypeError if it is not a function of indices."""
+    """The index map that a Python function describes, which takes old indices and returns new ones. Raises TypeError if
+    it is not a function of indices."""
     if isinstance(f, IndexMap):
         return f
     parameters = list(inspect.signature(f).parameters.values())

@@ -105,8 +105,8 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
 
 
 def is_injective(func: PrimFunc, block: Block) -> bool:
-    """Whether a block computes each element of intermediates from elements, without a reduction, so that
-    `compute_inline` may inline it."""
+    """Whether a block computes single elements of intermediates without a reduction, so that `compute_inline` may
+    inline it."""
     try:
         stores = _ordinary_stores(func, block, "inline")
     except ScheduleError:
@@ -192,7 +192,8 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
 
 
 def _only_producer(func: PrimFunc, consumer: Block) -> tuple[Block, Buffer]:
-    """The one block that computes a buffer for `consumer` alone, and that buffer."""
+    """The only block that computes a buffer for `consumer` and no other reader, and that buffer. Raises ScheduleError
+    if there is none, or several."""
     what = f"cannot reverse-inline block {consumer.name!r}"
     results = [
         (p, b)
@@ -207,7 +208,7 @@ def _only_producer(func: PrimFunc, consumer: Block) -> tuple[Block, Buffer]:
 
 
 def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buffer: Buffer) -> None:
-    """Check that what `consumer` reads besides `buffer` is written before `producer`."""
+    """Raise ScheduleError unless the buffers that `consumer` reads besides `buffer` are written before `producer`."""
     order = [b.name for b in blocks_in(func.body)]
     for other in read_buffers(consumer):
         deferred = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
@@ -217,7 +218,7 @@ def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buf
 
 
 def unread(func: PrimFunc, block: Block) -> bool:
-    """Whether a block writes intermediates alone, and only the block itself reads them."""
+    """Whether all buffers that `block` writes are intermediates that no other block reads."""
     written = written_buffers(block)
     return all(b in func.buffers and all(r.name == block.name for r in readers_of(func, b)) for b in written)
 
@@ -231,7 +232,8 @@ def _units(block: Block) -> set[Var]:
 
 
 def _ordinary_stores(func: PrimFunc, block: Block, what: str) -> dict[Buffer, Store]:
-    """The stores of a block that does nothing but store values computed from other buffers."""
+    """The stores of `block` by buffer. Raises ScheduleError unless it does nothing but store to each buffer a value
+    computed from other buffers."""
     refuse_external(func, block, f"cannot {what} block {block.name!r}")
     if block.is_reduction or block.init is not None:
         raise refuse(func, f"cannot {what} block {block.name!r}: it is a reduction")
@@ -252,9 +254,9 @@ def _require_intermediate(func: PrimFunc, block: Block, buffer: Buffer, what: st
 
 
 def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Iterable[str] = ()) -> None:
-    """Raise ScheduleError if a buffer that the block reads is written after it, unless both access different rows in
-    each iteration of a loop that also surrounds all `readers`, as a recurrence's step reads the state's earlier
-    rows."""
+    """Raise ScheduleError if a buffer that `block` reads is written after it. Allowed is a writer that accesses other
+    rows than the block in each iteration of a loop that also surrounds all `readers`, as the step of a recurrence reads
+    the state's earlier rows."""
     order = [b.name for b in blocks_in(func.body)]
     here = order.index(block.name)
     for buffer in read_buffers(block):
@@ -267,8 +269,8 @@ def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Ite
 
 
 def _other_rows(func: PrimFunc, block: Block, writer: Block, buffer: Buffer, readers: set[str]) -> bool:
-    """Whether in each iteration of the loops that are around both blocks and all readers, the writer writes other
-    elements of the buffer than the block reads: some index depends on these loops only, and differs."""
+    """Whether, in each iteration of the loops around both blocks and all `readers`, `writer` writes other elements of
+    `buffer` than `block` reads: some index depends on these loops only, and differs."""
     inside = [{x.var for x in loops_on(block_path(func, name))} for name in {block.name, writer.name, *readers}]
     common = set.intersection(*inside)
     own = [stmt for stmt in (*walk(block), *walk(writer)) if isinstance(stmt, Intrinsic)]

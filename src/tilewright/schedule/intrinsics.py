@@ -29,7 +29,7 @@ from tilewright.targets.isa import Dot
 
 @dataclass(frozen=True)
 class TensorIntrin:
-    """An intrinsic.
+    """An instruction sequence that statements may call.
 
     Args:
         name: the name in `Intrinsic` statements and traces.
@@ -73,18 +73,18 @@ class TensorIntrin:
 
     @cached_property
     def outputs(self) -> tuple[Buffer, ...]:
-        """The parameters that it writes, in order."""
+        """The parameters of the description that are written, in order."""
         written = written_buffers(self.description.body)
         return tuple(b for b in self.description.params if b in written)
 
     @cached_property
     def inputs(self) -> tuple[Buffer, ...]:
-        """The parameters that it only reads, in order."""
+        """The parameters of the description that are only read, in order."""
         return tuple(b for b in self.description.params if b not in self.outputs)
 
     @cached_property
     def symbols(self) -> tuple[Var, ...]:
-        """The symbols of its parameters' shapes, in order."""
+        """The symbols in the shapes of the description's parameters, in order."""
         return tuple(dict.fromkeys(x for b in self.description.params for x in b.shape if isinstance(x, Var)))
 
     @property
@@ -178,9 +178,9 @@ def dot_intrinsic(dot: Dot) -> TensorIntrin:
 def matched_dimensions(
     region: Region, shape: tuple[Expr, ...], values: dict[Var, Expr] | None = None
 ) -> tuple[int, ...] | None:
-    """The dimensions of a region that correspond to those of an intrinsic's parameter of this shape: all whose extent
-    is not 1. None if they do not fit. `values` collects the extents of the parameter's symbols; a symbol that stands in
-    several places must have one extent."""
+    """The dimensions of `region`, all whose extent is not 1, that correspond to the dimensions of an intrinsic's
+    parameter of `shape`; None if they do not fit. The extents of symbols in `shape` are added to `values`; a symbol
+    must have the same extent everywhere."""
     places = tuple(d for d, (_, extent) in enumerate(region.ranges) if not is_const(extent, 1))
     known = {} if values is None else values
     if len(places) != len(shape):
@@ -194,7 +194,8 @@ def matched_dimensions(
 
 
 def values_of(intrin: TensorIntrin, call: Intrinsic) -> dict[Var, Expr] | None:
-    """The values of the symbols of an intrinsic's parameters in a call. None where regions do not fit."""
+    """The value that each symbol of an intrinsic's parameters has in `call`; None if a region of the call does not
+    fit."""
     result: dict[Var, Expr] = {}
     regions = zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True)
     fits = [matched_dimensions(region, buffer.shape, result) is not None for buffer, region in regions]
@@ -202,7 +203,7 @@ def values_of(intrin: TensorIntrin, call: Intrinsic) -> dict[Var, Expr] | None:
 
 
 def expand(call: Intrinsic) -> Stmt:
-    """The loops that an `Intrinsic` statement stands for. Raises CompileError if they are not known."""
+    """The loops that the `Intrinsic` statement `call` stands for. Raises CompileError if they are not known."""
     where = f"intrinsic {call.name!r}"
     if not is_known(call.name):
         raise CompileError("no intrinsic of this name is registered", where=where)
@@ -237,7 +238,8 @@ def _written_out(
     places: Mapping[Buffer, tuple[int, ...]],
     values: Mapping[Var, Expr],
 ) -> Stmt:
-    """The loops of an intrinsic around one of its stores, on the regions of a call."""
+    """The loops of an intrinsic's description around one of its stores, with the regions of a call in place of its
+    parameters."""
     renamed: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}.{suffix}") for loop in loops}
     point = {it.var: substitute(it.binding, renamed) for it in intrin.block.iters} | dict(values)
 
@@ -254,7 +256,7 @@ def _written_out(
 
 
 def _moved(load: Load, regions: Mapping[Buffer, Region], places: Mapping[Buffer, tuple[int, ...]]) -> Load:
-    """An access to a described parameter as an access to the region that stands for it."""
+    """The access `load` of a parameter of the description, as an access of the region that the call passes for it."""
     region = regions[load.buffer]
     indices = [start for start, _ in region.ranges]
     for d, i in zip(places[load.buffer], load.indices, strict=True):
@@ -265,7 +267,8 @@ def _moved(load: Load, regions: Mapping[Buffer, Region], places: Mapping[Buffer,
 def describe(
     name: str, extents: Mapping[str, int], reduce: str, types: tuple[DType, DType, DType], maps: Mapping[str, str]
 ) -> PrimFunc:
-    """The description of a sum of products: `maps` gives the indices of A, B and C as letters of `extents`."""
+    """The description of a sum of products C += A * B over the letters in `reduce`. `maps` gives the indices of A, B
+    and C as letters of `extents`."""
     loops = {k: Var(k) for k in extents}
     points = {k: Var(f"v{k}") for k in extents}
     a, b, c = (Buffer(x, t, tuple(const(extents[k]) for k in maps[x])) for x, t in zip("ABC", types, strict=True))
@@ -281,8 +284,8 @@ def describe(
 
 
 def _dot4_text() -> str:
-    """The LLVM text of `dot_4x4x4_f32`: rows of C are vectors of four; each element of A times a row of B is added to
-    its row."""
+    """The LLVM text of `dot_4x4x4_f32`: rows of C and B are vectors of four; each element of A times a row of B is
+    added to the element's row of C."""
     lines = [
         "declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)",
         "define internal void @tw.intrin.dot_4x4x4_f32(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs)"
@@ -316,7 +319,7 @@ DOT_4X4X4_F32 = register(
         _dot4_text(),
     )
 )
-"""A 4x4 tile of a matrix product, rows of C and B contiguous."""
+"""The product of two 4x4 tiles, added to a third; rows of C and B are contiguous."""
 
 __all__ = [
     "DOT_4X4X4_F32",

@@ -194,7 +194,8 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
 
 
 def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: str) -> dict[Var, Expr]:
-    """The block's extents, each enlarged to its multiple."""
+    """The new extent of each iterator of a block, enlarged to its multiple. Raises ScheduleError if `multiples` do not
+    fit."""
     if len(multiples) != len(source.iters):
         raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
     if not all(isinstance(m, int) and 1 <= m <= MAX_MULTIPLE for m in multiples):
@@ -204,7 +205,7 @@ def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: st
 
 
 def _grown_nest(body: Block, loops: Sequence[For], extents: Mapping[Var, Expr]) -> Stmt:
-    """A block and the loops around it, with iterators of these extents."""
+    """The block `body` with `loops` around it, where iterators and their loops have the enlarged `extents`."""
     drives = {it.binding: extents[it.var] for it in body.iters}
     nest: Stmt = replace(body, iters=tuple(replace(it, extent=extents[it.var]) for it in body.iters))
     for loop in reversed(loops):
@@ -213,7 +214,8 @@ def _grown_nest(body: Block, loops: Sequence[For], extents: Mapping[Var, Expr]) 
 
 
 def _grown_shape(indices: Sequence[Expr], buffer: Buffer, extents: Mapping[Var, Expr]) -> tuple[Expr, ...]:
-    """The buffer's shape, with enlarged extents where an enlarged iterator is the index."""
+    """The shape of a buffer that is accessed at `indices`, with the enlarged extent in dimensions whose index is an
+    iterator."""
     pairs = zip(indices, buffer.shape, strict=True)
     return tuple(extents.get(i, x) if isinstance(i, Var) else x for i, x in pairs)
 
@@ -245,7 +247,7 @@ def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], wh
 
 
 def _require_ordinary_indices(func: PrimFunc, source: Block, grown: set[Var], what: str) -> None:
-    """Raise ScheduleError unless enlarged iterators are indices by themselves, and nothing else depends on them."""
+    """Raise ScheduleError unless the iterators `grown` occur only as an index by themselves."""
     points = [(s.buffer, s.indices) for s in stores_in(source)] + [(n.buffer, n.indices) for n in loads_in(source)]
     if len({i for b, i in points if b in written_buffers(source)}) != 1 or len(written_buffers(source)) != 1:
         raise refuse(func, f"{what}: it does not write one element of one buffer at each point")
@@ -276,7 +278,7 @@ def _without_loads(e: Expr) -> Expr:
 
 
 def _filler(func: PrimFunc, source: Block, grown: set[Var], what: str) -> float:
-    """The value of padded inputs for which the added steps do not change a reduction."""
+    """The value of padded inputs for which the added steps do not change a reduction: 0 for a sum of products."""
     added = {it.var for it in source.iters if it.kind == "reduce" and it.var in grown}
     if not added:
         return 0.0
@@ -308,7 +310,8 @@ def _evaluate(e: Expr, load: float) -> Any:
 def _padding_nest(
     name: str, source: Buffer, target: Buffer, limits: Sequence[Expr | None], filler: float, used_names: set[str]
 ) -> Stmt:
-    """A nest that copies `source` into the larger `target`, with `filler` beyond the limits."""
+    """Loops that copy `source` into the larger `target`, with the value `filler` where an index is not below its
+    limit."""
 
     def on_block(b: Block) -> Stmt:
         point = tuple(it.var for it in b.iters)

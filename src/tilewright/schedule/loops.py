@@ -212,7 +212,8 @@ def reorder(func: PrimFunc, *loops: str) -> PrimFunc:
 
 
 def _chain(func: PrimFunc, top: Path, names: set[str]) -> list[For]:
-    """The loops from the end of `top` down to the innermost of `names`, which must be nested without branches."""
+    """The chain of loops from the end of the path `top` down to the innermost loop in `names`. Raises ScheduleError if
+    they are not nested without branches."""
     missing = set(names)
     chain: list[For] = []
     stmt: Stmt = top[-1]
@@ -257,7 +258,8 @@ def _factor_list(
 
 
 def _sizes(func: PrimFunc, loop: For, arguments: list[Expr | None]) -> tuple[list[Expr], bool]:
-    """(the new extents, whether they cover the loop exactly)."""
+    """(extents of the loops into which `loop` is split by the factors `arguments`, of which one may be None; whether
+    their product is the loop's extent)."""
     known = product([f for f in arguments if f is not None])
     total, step = as_int(loop.extent), as_int(known)
     if None in arguments:

@@ -174,7 +174,7 @@ def cache_read(
 
 
 def written_by(func: PrimFunc, block: str, buffer: str | None = None) -> Buffer:
-    """The buffer that a block writes (the one of this name if it writes several)."""
+    """The buffer that block `block` writes: the one named `buffer` if it writes several."""
     written = written_buffers(last_block(block_path(func, block)))
     if buffer is None and len(written) == 1:
         return written[0]
@@ -187,7 +187,7 @@ def written_by(func: PrimFunc, block: str, buffer: str | None = None) -> Buffer:
 
 
 def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
-    """Use another buffer of the same rank everywhere."""
+    """`func` with buffer `new`, of equal rank, in place of `old`."""
     if old == new:
         return func
     body = map_blocks(func.body, lambda b: replace_buffers(b, {old: new}) if uses(b, old) else b)
@@ -220,12 +220,12 @@ def copy_nest(name: str, source: Buffer, target: Buffer, used_names: set[str]) -
 
 
 def cache_block_name(stmt: Stmt) -> str:
-    """The name of the only block in a nest."""
+    """The name of the only block in `stmt`."""
     return next(blocks_in(stmt)).name
 
 
 def _root_of(path: Path) -> int:
-    """The position on a path of the outermost loop (or of the block itself)."""
+    """The index in `path` of the outermost loop, or of the block itself if no loop is around it."""
     return next(k for k, s in enumerate(path) if isinstance(s, For | Block))
 
 

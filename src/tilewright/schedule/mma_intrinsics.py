@@ -22,11 +22,11 @@ DEPTH = {f32: 8, f16: 16, bf16: 16, i8: 32}
 """The number of products that one instruction adds to each sum, by the type of the factors; f32 is rounded to TF32."""
 
 SUMS: dict[DType, DType] = {f32: f32, f16: f32, bf16: f32, i8: i32}
-"""The type of the sums by that of the factors."""
+"""The type of the sums of products, by the type of the factors."""
 
 
 def group_of(t: DType) -> int:
-    """The number of elements in a line of a core matrix."""
+    """The number of elements of type `t` in a line of a core matrix, 16 bytes."""
     return 16 // t.itemsize
 
 
@@ -43,8 +43,8 @@ def _product(t: DType, across: tuple[bool, bool]) -> TensorIntrin:
 
 
 def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIntrin:
-    """The intrinsic for sums of 64 rows and `columns` columns, of which a thread has two of each eight, over `STEP`
-    bytes of depth."""
+    """The intrinsic of a product of four warps: sums of 64 rows and `columns` columns, over `STEP` bytes of depth; each
+    thread has two of every eight columns. `across`: which of both factors lies across."""
     name = _names(f"wgmma{columns}", t, across)
     each = group_of(t)
     extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": each}
@@ -53,7 +53,7 @@ def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIn
 
 
 def _copy(t: DType, count: int) -> TensorIntrin:
-    """The intrinsic `D[i] = S[i]` for 16 bytes."""
+    """The intrinsic `D[i] = S[i]` for i below `count`, 16 bytes."""
     name = f"copy_async_{t.name}"
     i, vi = Var("i"), Var("vi")
     d, s = (Buffer(n, t, (const(count),)) for n in "DS")
@@ -68,7 +68,7 @@ WIDE_COLUMNS = (64, 128, 256)
 
 
 def _layouts(t: DType) -> list[tuple[bool, bool]]:
-    """All (first, second) choices of which factors of a type lie across."""
+    """All pairs (first, second) that say of both factors of type `t` whether they lie across."""
     both = (False, True) if t.itemsize == 2 else (False,)
     return [(a, b) for a in both for b in both]
 
@@ -116,7 +116,7 @@ COPY_TILE = {(t, lines): register(_copy_tile(t, lines)) for t in DEPTH for lines
 those of `COPY_ASYNC` do."""
 
 WARP = 32
-"""The threads of a warp."""
+"""The number of threads in a warp."""
 
 
 def _copy_one(t: DType) -> TensorIntrin:

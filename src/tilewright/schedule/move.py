@@ -128,12 +128,12 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def shared_by(buffers: Sequence[Buffer], loops: Sequence[For]) -> tuple[For, ...]:
-    """The thread loops whose threads share all of these buffers."""
+    """The loops among `loops` that are bound to threads which share all of `buffers`."""
     return tuple(x for x in loops if buffers and all(x.thread in sharing(b.scope) for b in buffers))
 
 
 def _reads_all(func: PrimFunc, reader: Block, buffer: Buffer) -> bool:
-    """Whether a block computes each element of an output from the buffer's element at the same indices, so that it
+    """Whether `reader` computes each element of an output from the element of `buffer` at the same indices, so that it
     reads every element of the buffer once."""
     point = tuple(it.var for it in reader.iters if it.kind == "spatial")
     created = [s for s in stores_in(reader.body) if s.buffer in func.params and s.indices == point]
@@ -190,8 +190,9 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 
 def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tuple[Block, Buffer]]:
-    """The blocks under a loop that compute inputs of `source`, with these buffers. Raises ScheduleError unless the
-    other inputs of `source` are written before the loop, and nothing uses its outputs before it."""
+    """The blocks under `loop` that compute inputs of `source`, each with the buffer that it computes. Raises
+    ScheduleError unless the other inputs of `source` are written before the loop, and nothing uses its outputs before
+    it."""
     within = {b.name: b for b in blocks_in(loop.body)}
     if source.name in within:
         raise refuse(func, f"{what}: it is inside this loop already")
@@ -221,8 +222,8 @@ def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list
 
 
 def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str) -> None:
-    """Raise ScheduleError if a loop of `outer` drives a reduction of the blocks `created`, or one does not store single
-    elements."""
+    """Raise ScheduleError if a loop of `outer` drives a reduction of one of the blocks `created`, or if such a block
+    does not store single elements."""
     for writer, buffer in created:
         if len({s.indices for s in stores_in(writer.body) if s.buffer == buffer}) > 1:
             raise refuse(
@@ -240,8 +241,8 @@ def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], o
 
 
 def _require_all_rows(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], loop: For, what: str) -> None:
-    """Raise ScheduleError if `loop` is a recurrence that starts from rows which no step computes: a reader of all rows
-    cannot move into a step."""
+    """Raise ScheduleError if `loop` is a recurrence that starts from rows which no step computes: a block that reads
+    all rows cannot move into a step."""
     for writer, buffer in created:
         path = block_path(func, writer.name)
         within = {b.name for b in blocks_in(loop.body)}
@@ -254,7 +255,7 @@ def _require_all_rows(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], l
 
 def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, later: Sequence[Stmt], what: str) -> None:
     """Raise ScheduleError unless the inputs of `source` are written before its new place, and not overwritten between
-    both places."""
+    its old and new places. `later`: what comes after the new place."""
     order = [b.name for b in blocks_in(func.body)]
     deferred = {b.name for child in later for b in blocks_in(child)}
     for buffer in read_buffers(source):
@@ -266,8 +267,8 @@ def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, lat
 
 
 def _of_another_step(func: PrimFunc, reader: Block, writer: Block, buffer: Buffer) -> bool:
-    """Whether a step of a recurrence reads and writes different rows of a buffer, so that the read rows are
-    complete."""
+    """Whether `reader` and `writer`, in a step of a recurrence, access different rows of `buffer`, so that the rows
+    read are complete."""
     enclosing = [
         {x.var for x in loops_on(block_path(func, b.name)) if find_note(x.notes, InOrder)} for b in (reader, writer)
     ]
@@ -301,8 +302,8 @@ def _nest_over(
     shape: Sequence[Expr] = (),
     limits: Mapping[Var, Expr] | None = None,
 ) -> Stmt:
-    """`block` with new loops over `domain` (whole extents where nothing is said), clipped by a predicate that also
-    holds the `shape` conditions and keeps iterators at or below their `limits`."""
+    """`block` with new loops over `domain` (iterators that it lacks run over their whole extent). A predicate clips the
+    loops, contains the conditions `shape` and keeps iterators at or below their `limits`."""
     enclosing = extents_of(outer)
     loops: list[For] = []
     iters: list[BlockIter] = []
@@ -328,7 +329,8 @@ def loop_name(var: Var) -> str:
 def _finished(
     func: PrimFunc, source: Block, root: Stmt, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
 ) -> dict[Var, Range]:
-    """The part of the domain of `source` whose inputs are complete after one iteration of the outer loops."""
+    """The range of each iterator of `source` for which the inputs, which the blocks `created` compute, are complete
+    after one iteration of the loops `outer`."""
     enclosing = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
@@ -361,8 +363,8 @@ def _require_common_parts(
     enclosing: Mapping[Var, Expr],
     what: str,
 ) -> None:
-    """Raise ScheduleError if different reads become complete for different parts of the domain in an iteration: a point
-    whose inputs different iterations complete would be computed by none."""
+    """Raise ScheduleError if different reads become complete for different `parts` of the domain in an iteration: a
+    point whose inputs are completed by different iterations would be computed by none."""
     moving = [
         {v: r for v, r in part.items() if {*variables(r[0]), *variables(r[1])} & enclosing.keys()} for part in parts
     ]
@@ -380,15 +382,15 @@ def _drivers(part: Mapping[Var, Range], enclosing: Mapping[Var, Expr]) -> set[Va
 
 
 def _same_range(a: Range, b: Range, extent: Expr, enclosing: Mapping[Var, Expr]) -> bool:
-    """Whether two ranges are the same part of 0..extent."""
+    """Whether `a` and `b` are known to be the same range when cut to 0..extent."""
     low = prove_equal(a[0], b[0], enclosing) or (prove(a[0] <= 0, enclosing) and prove(b[0] <= 0, enclosing))
     high = prove_equal(a[1], b[1], enclosing) or all(prove(r[1] >= extent - 1, enclosing) for r in (a, b))
     return low and high
 
 
 def _require_once(func: PrimFunc, placed: Stmt, outer: Sequence[For], what: str) -> None:
-    """Raise ScheduleError if a loop around a reduction would repeat its steps: every enclosing loop must lead to other
-    points."""
+    """Raise ScheduleError if a loop around the reduction `placed` would repeat its steps: each iteration of an
+    enclosing loop must compute other points."""
     loops = []
     stmt = placed
     while isinstance(stmt, For):

@@ -36,7 +36,8 @@ Subject = Literal["block", "loop"]
 
 
 class Primitive(Generic[Function, OfSchedule, OfStage]):
-    """A function of programs that is also a method of the classes in which it stands: see the module.
+    """A schedule primitive: a function of programs that is also a method of the classes in which it stands (see the
+    module).
 
     Called directly, it calls the function. As a method it calls `apply` of its instance, whose `supplies` names the
     leading parameters that the instance itself provides.
@@ -53,16 +54,17 @@ class Primitive(Generic[Function, OfSchedule, OfStage]):
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """The function's parameters."""
+        """The signature of the primitive's function."""
         return inspect.signature(self.function)
 
     @cached_property
     def defaults(self) -> dict[str, Any]:
-        """The parameters after the program, in order, with their defaults (`Parameter.empty`: none)."""
+        """The function's parameters after the program, in order, with their defaults (`Parameter.empty`: none)."""
         return {name: parameter.default for name, parameter in list(self.signature.parameters.items())[1:]}
 
     def bind(self, args: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments after the program by name, subjects first. Raises TypeError if they do not fit."""
+        """The arguments after the program by parameter name, blocks and loops first. Raises TypeError if `args` and
+        `named` do not fit the function."""
         values = dict(self.defaults)
         if len(args) > len(values) or not named.keys() <= set(list(values)[len(args) :]):
             self.signature.bind(None, *args, **named)  # says what is wrong
@@ -96,7 +98,8 @@ class Primitive(Generic[Function, OfSchedule, OfStage]):
         return method if instance is None else MethodType(method, instance)
 
     def _method(self, supplied: int) -> Callable[..., Any]:
-        """The function as a method of instances that provide the first `supplied` parameters."""
+        """The function as a method, without the program and the first `supplied` parameters, which the instance
+        provides."""
 
         @wraps(self.function)
         def method(instance: Any, /, *args: Any, **named: Any) -> Any:

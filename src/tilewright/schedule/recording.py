@@ -41,17 +41,18 @@ class LoopRef(LoopId):
 
 
 Results = BlockRef | LoopRef | tuple[BlockRef | LoopRef, ...] | None
-"""The results of a primitive."""
+"""The type of a primitive's result: references to the blocks or loops that it creates."""
 
 
 class Choice(int):
-    """A sampled number, with the trace's reference to its instruction."""
+    """A sampled number that keeps the trace's reference to the instruction that sampled it."""
 
     ref: Ref
 
 
 class Recording:
-    """A function, the trace of its primitives, and its references. `seed` is the seed of sampled decisions."""
+    """The state of a schedule: the function as it is now, the trace of the primitives that led to it, and references to
+    blocks and loops. `seed` is the seed of sampled decisions."""
 
     supplies: ClassVar[tuple[Subject, ...]] = ()
     """The subjects of primitives that a schedule itself provides: none, as callers name blocks and loops."""
@@ -77,7 +78,7 @@ class Recording:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The primitives that were tried and refused, each with the loss and the reason."""
+        """The primitives that were refused inside of `trying`, each as the loss and the reason."""
         return tuple(self._refused)
 
     @contextmanager
@@ -217,7 +218,8 @@ class Recording:
         names: Sequence[str],
         func: PrimFunc | None = None,
     ) -> tuple[Any, ...]:
-        """Record a primitive that creates blocks or loops of these names; gives references to them."""
+        """Record a primitive that results in `func` and creates blocks or loops called `names`; returns references to
+        them."""
         if func is not None:
             self._become(primitive, inputs, func)
         reference: Callable[[str], BlockRef | LoopRef] = self._block_ref if kind == "b" else self.find_loop
@@ -249,7 +251,8 @@ class Recording:
         return results
 
     def _renumber(self, outputs: tuple[Ref, ...], created: tuple[Any, ...]) -> None:
-        """Rename the last instruction's results as in a replayed trace, so that its text is reproduced."""
+        """Give the last instruction's results the references `outputs` that they have in a replayed trace, so that its
+        text is reproduced."""
         own = self._instructions[-1]
         for old in own.outputs:
             del self._objects[old]
@@ -275,5 +278,5 @@ def literal(value: Any) -> Value:
 
 
 def present(**attributes: Any) -> tuple[tuple[str, Value], ...]:
-    """The attributes that are not None."""
+    """The given attributes that are not None, as (name, value in the form of a trace)."""
     return tuple((name, literal(v)) for name, v in attributes.items() if v is not None)

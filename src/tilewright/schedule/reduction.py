@@ -71,8 +71,8 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
 
 
 def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], position: int, what: str) -> None:
-    """Raise ScheduleError unless a start before loop number `position` happens once for each point: no outer loop
-    drives the reduction, and no inner loop repeats a point."""
+    """Raise ScheduleError unless an init before loop number `position` would run once for each point: no loop outside
+    of that drives the reduction, and no loop inside repeats a point."""
     for above in loops[:position]:
         if reduce_iters_using(source, above.var):
             raise refuse(
@@ -95,7 +95,8 @@ def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], posi
 
 
 def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int) -> tuple[list[For], Block]:
-    """The block that starts a reduction, under copies of the spatial loops from number `position` on."""
+    """The block that starts a reduction, and the loops to put around it: copies of the loops from number `position` on
+    that drive spatial iterators."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
     below = loops[position:]
     copied = [x for x in below if any(depends_on(it.binding, x.var) for it in spatial)]
@@ -204,8 +205,8 @@ def _partial_block(
     names: tuple[str, int, str],
     used_names: set[str],
 ) -> Block:
-    """The block that reduces into `partial`: the factored loop is spatial, the loops it shared an iterator with are
-    reduction iterators of their own."""
+    """The first block of `rfactor`, which reduces into `partial`: the loop `factored` becomes spatial, and the loops
+    with which it shared an iterator become reduction iterators of their own."""
     name, axis, what = names
     lane = Var(fresh_name(f"v{factored.var.name}", used_names))
     of_loop: dict[Var, Expr] = {factored.var: lane}
@@ -273,7 +274,8 @@ def _final_nest(
     axis: int,
     used_names: set[str],
 ) -> Stmt:
-    """The loops and the block that reduce `partial` into the output, under the old block's name."""
+    """The loops and the second block of `rfactor`, which reduces `partial` into the output and has the original block's
+    name."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
     renamed: dict[Var, Expr] = {}
     loops: list[For] = []

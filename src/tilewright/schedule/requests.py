@@ -76,8 +76,8 @@ Step = Split | Fusion
 
 
 def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: str) -> bool:
-    """Whether a block's own loops were changed since they were new in `first`: split, fused, reordered, or given kinds
-    or notes."""
+    """Whether the loops `own` of a block were changed since they were new in the function `first`: split, fused,
+    reordered, or given kinds or notes."""
     if steps or any(x.kind != "serial" or x.notes for x in own):
         return True
     names = [x.var.name for x in own]
@@ -85,7 +85,7 @@ def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: 
 
 
 def steps_after(own: Sequence[LoopId], history: Sequence[Step], since: int) -> list[Step]:
-    """The steps after instruction `since` from which the loops `own` result, in order."""
+    """The steps of `history` after instruction `since` that led to the loops `own`, in order."""
     wanted, result = set(own), list[Step]()
     for step in reversed(history):
         created = step.parts if isinstance(step, Split) else (step.result,)
@@ -105,8 +105,8 @@ def move(
     roots: Callable[[LoopId], int | None],
     is_there: Callable[[LoopId], bool],
 ) -> PrimFunc:
-    """The result of `moving(func, block, loop)`, with the primitives that were applied to the block's `own` loops
-    applied to its new ones. `roots` maps original loops to the iterator of the block that they drove."""
+    """The result of `moving(func, block, loop)`, with the primitives that were applied to the block's loops `own`
+    repeated on its new loops. `roots` returns for an original loop the position of the iterator that it drove."""
     source = last_block(block_path(func, block))
     moved = moving(func, block, loop)
     new = loops_on(block_path(moved, block))[-len(source.iters) :] if source.iters else ()
@@ -130,7 +130,7 @@ def move(
 
 
 def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool:
-    """Whether all loops that result from the steps still exist. If an intrinsic replaced some, the block's iterators
+    """Whether all loops that result from `steps` still exist. If an intrinsic replaced some, the block's iterators
     count its tiles, and the steps cannot be repeated."""
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
@@ -140,7 +140,8 @@ def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool
 def _by_history(
     source: Block, steps: Sequence[Step], own: Mapping[LoopId, For], roots: Callable[[LoopId], int | None]
 ) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
-    """(iterator that each original loop drove, steps); None if some iterator is not known."""
+    """The plan of repetition from the recorded steps: (position of the iterator that each original loop drove, steps).
+    None if some iterator is not known."""
     produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     starts: dict[LoopId, int] = {}
@@ -157,7 +158,8 @@ def _by_history(
 
 
 def _by_structure(source: Block, own: Mapping[LoopId, For]) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
-    """The steps from a block's iterators to its loops, read off the bindings: `vi = i_0*8 + i_1` is a split by 8."""
+    """The plan of repetition read off a block's bindings, where `vi = i_0*8 + i_1` is a split by 8: (position of the
+    iterator of each loop to start from, steps). None if the bindings do not tell."""
     starts: dict[LoopId, int] = {}
     steps: list[Step] = []
     ids = {x.var: (identity, x) for identity, x in own.items()}
@@ -193,7 +195,7 @@ def _reached(x: LoopId, starts: Mapping[LoopId, int], steps: Sequence[Step]) -> 
 
 
 def _apply(func: PrimFunc, names: dict[LoopId, str], steps: Sequence[Step]) -> tuple[PrimFunc, dict[LoopId, str]]:
-    """Apply the steps to new loops; returns the function and the names of the resulting loops."""
+    """Apply `steps` to the loops that `names` gives; returns the function and the names of the resulting loops."""
     for step in steps:
         if isinstance(step, Split):
             func, parts = loops.split(func, names.pop(step.parent), factors=step.factors)
@@ -206,7 +208,8 @@ def _apply(func: PrimFunc, names: dict[LoopId, str], steps: Sequence[Step]) -> t
 
 
 def _gather(func: PrimFunc, parents: Sequence[str]) -> PrimFunc:
-    """Put loops of one chain directly inside one another, in this order, at the place of the outermost."""
+    """Reorder a chain so that the loops `parents` are directly inside one another, in this order, from the place of the
+    outermost."""
     chain: list[str] = []
     stmt: Stmt = min((loop_path(func, p) for p in parents), key=len)[-1]
     while isinstance(stmt, For) and not set(parents) <= set(chain):
@@ -216,7 +219,7 @@ def _gather(func: PrimFunc, parents: Sequence[str]) -> PrimFunc:
 
 
 def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> PrimFunc:
-    """Put the block's loops into the order `wanted`; its other loops are outside of these."""
+    """Put the loops `wanted` of a block into this order, innermost; its other loops are outside of them."""
     chain = [x.var.name for x in own_loops(block_path(func, block))]
     rest = [x for x in chain[-max(rank, len(wanted)) :] if x not in wanted]
     inside = [x for x in chain if x in wanted or x in rest]
@@ -225,7 +228,7 @@ def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> Prim
 
 
 def _rename(func: PrimFunc, names: Mapping[str, str]) -> PrimFunc:
-    """Rename loops of the same block."""
+    """Rename loops of one block, also where an old name is another's new one."""
     for turn in (lambda old, new, selected: fresh_name(f"{new}_", selected), lambda old, new, selected: new):
         step: dict[str, str] = {}
         for old, new in names.items():
@@ -262,14 +265,14 @@ def _restored(func: PrimFunc, old: For) -> PrimFunc:
 
 
 def _position(block: Block, var: Var) -> int | None:
-    """The index of the only iterator that a loop drives; None if there are several."""
+    """The position of the only iterator whose binding contains the loop variable `var`; None if it is not one alone."""
     driven = [k for k, it in enumerate(block.iters) if var in variables(it.binding)]
     return driven[0] if len(driven) == 1 else None
 
 
 def root_position(func: PrimFunc, block: str, loop: str) -> int | None:
-    """The index of the iterator of a block that a loop alone drives, with stride 1, in a function where the loop is
-    new; else None."""
+    """The position of the iterator of `block` that `loop` alone drives, with stride 1, in the function in which the
+    loop is new; else None."""
     try:
         path = block_path(func, block)
     except ScheduleError:
@@ -289,8 +292,8 @@ def root_position(func: PrimFunc, block: str, loop: str) -> int | None:
 
 
 def _unmentioned(block: Block, path: Path, loop: For) -> int | None:
-    """The index of the iterator of a loop with one iteration, which occurs in no binding, by the order of loops in a
-    new nest."""
+    """The position of the iterator of a loop with one iteration, which occurs in no binding: that of the loop in a nest
+    with one loop for each iterator, else None."""
     own = own_loops(path)
     return own.index(loop) if loop in own and len(own) == len(block.iters) else None
 

@@ -15,7 +15,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """A loop program for functions of one kind.
+    """A loop program written by hand for functions of one kind.
 
     name    the name in traces
     sizes   names of its sizes, each at least 1, or at least 0 where it is one of `none`

@@ -110,7 +110,8 @@ class Schedule(DeclaredPrimitives, Recording):
     def find(
         self, pattern: str, block: BlockRef | str | None = None, role: IterKind | None = None
     ) -> tuple[LoopRef | BlockRef, ...]:
-        """The loops or blocks that a pattern such as "for k in _" says, in program order: see `find` (not recorded)."""
+        """The loops or blocks that match a pattern such as "for k in _", in program order: see `find` (not
+        recorded)."""
         names, loops_matched = find_all(self.func, pattern, None if block is None else self._name(block), role)
         return tuple(self.find_loop(n) if loops_matched else self._block_ref(n) for n in names)
 
@@ -127,7 +128,7 @@ class Schedule(DeclaredPrimitives, Recording):
     def sample_perfect_tile(
         self, loop: LoopRef | str, n: int, max_innermost: int = 64, decision: Sequence[int] | None = None
     ) -> tuple[Choice, ...]:
-        """`n` factors whose product is the loop's extent, the last at most `max_innermost`."""
+        """Sample `n` factors whose product is the loop's extent, the last at most `max_innermost`."""
         extent = self.extent(loop)
         if extent is None:
             raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} perfectly: its extent is not constant")
@@ -149,7 +150,7 @@ class Schedule(DeclaredPrimitives, Recording):
         return self._choices("sample_perfect_tile", (self._ref("l", loop),), attributes, chosen)
 
     def sample_categorical(self, candidates: Sequence[int], decision: int | None = None) -> Choice:
-        """One of the candidates; the decision is its position."""
+        """Sample one of `candidates`; the recorded decision is its position among them."""
         position = self._random.randrange(len(candidates)) if decision is None else decision
         if not 0 <= position < len(candidates):
             raise refuse(self.func, f"decision {position} is not among {len(candidates)} candidates")
@@ -210,7 +211,8 @@ class Schedule(DeclaredPrimitives, Recording):
         return a, b, c, d
 
     def _size(self, loop: LoopRef | str, factor: object) -> int | Var | None:
-        """A factor as `loops` take it: a number, or a dimension that the arrays of each call give."""
+        """A split's factor in the form that `loops` takes: a number, or the variable of a dimension that is given or
+        named."""
         if factor is None or (isinstance(factor, int) and not isinstance(factor, bool)):
             return factor
         for v in self.func.symbols:
@@ -325,7 +327,7 @@ class Schedule(DeclaredPrimitives, Recording):
 
 
 def _by_name(factor: Factor) -> int | str | None:
-    """A factor as a trace holds it."""
+    """A split's factor in the form of a trace: a dimension by its name."""
     return factor.name if isinstance(factor, Var) else factor
 
 

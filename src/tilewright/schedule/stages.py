@@ -49,7 +49,7 @@ class DmaCopy(LoopNote):
 
 
 class HasVar(Protocol):
-    """An axis of a tensor."""
+    """An object with a variable, such as an axis of a tensor."""
 
     @property
     def var(self) -> Var: ...
@@ -60,7 +60,8 @@ Axis = HasVar | LoopRef | str
 
 @dataclass(frozen=True, slots=True)
 class AxisPlace:
-    """The block and iterator of an axis, and the original name of its loop."""
+    """Where an axis of a tensor is in the program: its block, the position of its iterator, and the original name of
+    its loop."""
 
     block: str
     position: int
@@ -96,7 +97,7 @@ class StageSchedule:
 
     @property
     def func(self) -> PrimFunc:
-        """The function as it stands."""
+        """The function as scheduled so far."""
         return self.schedule.func
 
     def __str__(self) -> str:
@@ -117,7 +118,7 @@ class StageSchedule:
     def find(
         self, pattern: str, stage: Any = None, role: IterKind | None = None, *, nth: int | None = None
     ) -> LoopRef | Stage:
-        """The one loop or stage that a pattern says: `s.find("for k in _")`, `s.find("block C")`.
+        """The one loop or stage that matches a pattern: `s.find("for k in _")`, `s.find("block C")`.
 
         Args:
             pattern: "for NAME in EXTENT", with a kind such as "vectorized" after if wanted, or "block NAME"; `_` is
@@ -136,7 +137,7 @@ class StageSchedule:
         return result[nth or 0]
 
     def find_all(self, pattern: str, stage: Any = None, role: IterKind | None = None) -> tuple[LoopRef | Stage, ...]:
-        """All loops or stages that a pattern says, in program order."""
+        """All loops or stages that match a pattern, in program order."""
         block = None if stage is None else self[stage].block
         result = self.schedule.find(pattern, block, role)
         return tuple(Stage(self, x) if isinstance(x, BlockRef) else x for x in result)
@@ -161,7 +162,7 @@ class StageSchedule:
         return Group(self, tuple(Stage(self, self.schedule.block(n)) for n in members))
 
     def inline_injective(self) -> tuple[str, ...]:
-        """Inline all stages without a reduction that are no output and of whose loops and memory nothing was asked.
+        """Inline all stages that have no reduction, are no output, and whose loops and memory were not scheduled.
 
         Before::
 
@@ -177,14 +178,14 @@ class StageSchedule:
             for i3 in 0..n:
                 block D(vi3 = i3): D[vi3] = (A[n - 1 - vi3] + 1) * 2 - (A[n - 1 - vi3] + 1)
 
-        Returns the names of the stages that are gone. What whole arrays are needed of, by an external function or an
-        intrinsic, stays; `schedule.refused` says why.
+        Returns the names of the removed stages. A stage whose whole array an external function or an intrinsic needs
+        stays; `schedule.refused` says why.
         """
         return self._inline_all(is_injective)
 
     def inline_elementwise(self) -> tuple[str, ...]:
-        """`inline_injective` of those stages alone that read their inputs where they write: none that transposes,
-        broadcasts or shifts."""
+        """Inline, as `inline_injective` does, only stages that read their inputs at the indices that they write: none
+        that transposes, broadcasts or shifts."""
         return self._inline_all(is_elementwise)
 
     def _inline_all(self, is_wanted: Callable[[PrimFunc, Block], bool]) -> tuple[str, ...]:
@@ -197,7 +198,7 @@ class StageSchedule:
         return tuple(gone)
 
     def _is_untouched(self, block: str) -> bool:
-        """Whether a stage's loops and buffers are those it began with."""
+        """Whether a stage's loops and buffers are as they were at the beginning."""
         if block not in self._blocks.values():
             return False  # a primitive made it
         then, now = (
@@ -208,7 +209,7 @@ class StageSchedule:
         return then == now and next(writes) == next(writes)
 
     def diff(self) -> str:
-        """The difference that the last step made: the lines of the program that went and came."""
+        """The lines of the program that the last step removed and added."""
         from tilewright.schedule.compose import difference  # which knows this class
 
         return difference(self.schedule)
@@ -219,7 +220,7 @@ class StageSchedule:
         return known or (tensor if isinstance(tensor, str) else str(tensor.name))
 
     def knows(self, tensor: Any) -> bool:
-        """Whether a tensor or a scalar is one that this schedule reads or computes."""
+        """Whether this schedule reads or computes the given tensor or scalar."""
         return tensor in self._buffers or tensor in self._blocks or getattr(tensor, "op", None) in self._blocks
 
     def axis(self, axis: Axis) -> LoopRef:
@@ -240,7 +241,7 @@ class StageSchedule:
         return self._loop_of(place)
 
     def dimension(self, block: str, axis: Axis) -> int:
-        """The dimension of its tensor that an axis of a stage is."""
+        """The number of the dimension of a stage's tensor that `axis` runs over."""
         place = self._axes.get(axis.var) if hasattr(axis, "var") else None
         if place is None or place.block != block:
             expected = f"an axis of {block!r}, or the number of a dimension"
@@ -248,7 +249,7 @@ class StageSchedule:
         return place.position
 
     def used(self, axes: Sequence[Axis], by: str) -> None:
-        """Record that a primitive replaced the loops of these axes by others."""
+        """Record that the primitive `by` replaced the loops of `axes`, for later errors."""
         for axis in axes:
             if not isinstance(axis, LoopRef | str):
                 self.axes_used[axis.var] = by
@@ -286,24 +287,25 @@ class Stage(DeclaredPrimitives):
 
     @property
     def loops(self) -> tuple[LoopRef, ...]:
-        """All loops around the stage, outermost first."""
+        """The loops around the stage, outermost first."""
         return self.owner.schedule.loops(self.block)
 
     def split(self, axis: Axis, factor: Factor = None, nparts: Factor = None) -> tuple[LoopRef, LoopRef]:
-        """Outer and inner part of an axis. A factor is a number, or a dimension of the arguments (`te.var`)."""
+        """Split an axis; returns the outer and inner loop. A factor is a number, or a dimension of the arguments
+        (`te.var`)."""
         outer, inner = self._schedule.split(self._loop(axis), factor=factor, nparts=nparts)
         self.owner.used([axis], "split")
         return outer, inner
 
     def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-        """Tiles of two axes: the outer parts, then the inner parts."""
+        """Tile two axes; returns the outer loops, then the inner ones."""
         loops = self._schedule.tile(self._loop(x), self._loop(y), x_factor, y_factor)
         self.owner.used([x, y], "tile")
         return loops
 
     def fuse(self, *axes: Axis) -> LoopRef:
-        """Nested axes as one loop; of no axes a loop of one iteration around all of the stage's own, as
-        `add_unit_loop` makes it."""
+        """Fuse nested axes into one loop, which is returned; without axes, put a loop of one iteration around all of
+        the stage's own, as `add_unit_loop` does."""
         if not axes:
             return self.add_unit_loop()
         fused = self._schedule.fuse(*map(self._loop, axes))
@@ -343,7 +345,7 @@ class Stage(DeclaredPrimitives):
         self._schedule.storage_align(self.block, dimension, factor, offset)
 
     def cache_read(self, tensor: Any, scope: str) -> Stage:
-        """Read a tensor (or a buffer by name) through a copy; the stage that makes the copy."""
+        """Let the stage read a tensor (or a buffer by name) through a copy; returns the stage that makes the copy."""
         name = self.owner.buffer_name(tensor)
         return Stage(self.owner, self._schedule.cache_read(self.block, name, scope))
 
@@ -356,7 +358,7 @@ class Stage(DeclaredPrimitives):
         self._schedule.transform_layout(self.block, layout)
 
     def pad(self, *multiples: int) -> tuple[Stage, ...]:
-        """Enlarge the stage's axes (reduction axes last) to multiples; the stages that this makes."""
+        """Enlarge the stage's axes (reduction axes last) to `multiples`; returns the stages that this adds."""
         return tuple(Stage(self.owner, b) for b in self._schedule.pad(self.block, multiples))
 
     def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -381,7 +383,7 @@ class Group:
     stages: tuple[Stage, ...]
 
     def compute_at(self, consumer: Stage, axis: Axis) -> None:
-        """Compute all of them inside an axis of a consumer: see `groups.compute_at`."""
+        """Compute all stages of the group inside an axis of a consumer: see `groups.compute_at`."""
         members = tuple(s.name for s in self.stages)
         groups.compute_at(self.owner.schedule, members, self.owner.axis(axis))
 
@@ -391,7 +393,7 @@ R = TypeVar("R")
 
 
 def _refusing(method: Callable[Concatenate[Stage, P], R], name: str) -> Callable[Concatenate[Stage, P], R]:
-    """A method of `Stage` that raises ScheduleError, rather than another error, for arguments of wrong types."""
+    """`method` of `Stage`, but with ScheduleError in place of other errors for arguments of wrong types."""
 
     @wraps(method)
     def call(self: Stage, *args: P.args, **kwargs: P.kwargs) -> R:

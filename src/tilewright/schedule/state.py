@@ -21,12 +21,13 @@ Path = tuple[Stmt, ...]
 
 
 def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
-    """An error for a refused primitive, which the caller raises; its message has the reason and the loops."""
+    """The error for a refused primitive, which the caller raises; its message contains the reason and an outline of the
+    loops."""
     return ScheduleError(what, loops=outline(func), **details)  # type: ignore[arg-type]
 
 
 def refuse_external(func: PrimFunc, block: Block, what: str) -> None:
-    """Raise ScheduleError if a block that a primitive would split or move calls an external function."""
+    """Raise ScheduleError if `block`, which a primitive would split or move, calls an external function."""
     result = externals_in(block)
     if result:
         why = f"block {block.name!r} is the call of {result[0].symbol!r}, which sees whole arrays"
@@ -74,7 +75,7 @@ def find(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
 
 
 def _path_to(root: Stmt, at: int) -> Path:
-    """The path to a statement by its number among those outside of blocks."""
+    """The path to statement number `at` among those of `root` outside of blocks."""
     path = [root]
     while at:
         at -= 1
@@ -146,13 +147,13 @@ def loops_in(stmt: Stmt) -> tuple[For, ...]:
 
 
 def outside_blocks(stmt: Stmt) -> Iterator[Stmt]:
-    """Every statement in program order, blocks included but not what is inside them."""
+    """Yield `stmt` and all statements below it in program order; blocks are included, but not what is inside them."""
     return chain((stmt,), _outside(stmt))
 
 
 def _outside(stmt: Stmt) -> tuple[Stmt, ...]:
-    """The statements below `stmt` that are outside of blocks, cached, as most statements do not change by a
-    primitive."""
+    """The statements below `stmt` that are outside of blocks. They are cached, since a primitive changes few
+    statements."""
     try:
         return stmt.known_outside
     except AttributeError:
@@ -165,7 +166,7 @@ def _outside(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def blocks_in(stmt: Stmt) -> Iterator[Block]:
-    """The blocks in program order."""
+    """The blocks in `stmt`, in program order."""
     return (s for s in outside_blocks(stmt) if isinstance(s, Block))
 
 
@@ -191,7 +192,7 @@ def replace_at(func: PrimFunc, path: Path, new: Stmt | None) -> PrimFunc:
 
 
 def map_blocks(stmt: Stmt, f: Callable[[Block], Stmt]) -> Stmt:
-    """Replace every block by `f(block)`."""
+    """`stmt` with every block replaced by `f(block)`."""
     if isinstance(stmt, Block):
         return f(stmt)
     if not stmt.children:
@@ -200,7 +201,8 @@ def map_blocks(stmt: Stmt, f: Callable[[Block], Stmt]) -> Stmt:
 
 
 def rebind(stmt: Stmt, mapping: Mapping[Var, Expr], extents: Mapping[Var, Expr], condition: Expr = TRUE) -> Stmt:
-    """Express loop variables by others in every binding and predicate below, and add `condition` to the predicates.
+    """Replace loop variables by the expressions in `mapping` in every binding and predicate below `stmt`, and add
+    `condition` to the predicates.
 
     `extents` are those of the new loops around `stmt`; they help to simplify divisions.
     """
@@ -229,7 +231,7 @@ def has_division(e: Expr) -> bool:
 
 
 def conjunction(a: Expr, b: Expr) -> Expr:
-    """`a and b`, each conjunct once."""
+    """`a and b`, in which each conjunct occurs once."""
     parts = conjuncts(a)
     return conjoin((*parts, *(c for c in conjuncts(b) if c not in parts)))
 
@@ -301,7 +303,8 @@ def readers_of(func: PrimFunc, buffer: Buffer) -> tuple[Block, ...]:
 
 
 def used_names_of(func: PrimFunc) -> set[str]:
-    """The names of buffers, symbols and variables; blocks have a name space of their own (see `block_names`)."""
+    """The names of a function's buffers, symbols and variables; blocks have a name space of their own (see
+    `block_names`)."""
     used_names = {b.name for b in func.params} | {b.name for b in func.buffers} | {v.name for v in func.symbols}
     for stmt in walk(func.body):
         match stmt:

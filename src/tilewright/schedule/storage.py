@@ -104,7 +104,8 @@ def storage_align(
 
 
 def _with_rule(func: PrimFunc, target: Buffer, rule: tuple[int, int, int]) -> StorageAlign:
-    """The function's note with one more buffer; an earlier rule for it is replaced."""
+    """The note `StorageAlign` of `func` with `rule` (dimension, factor, offset) for buffer `target`, which replaces an
+    earlier one."""
     old = find_note(func.notes, StorageAlign)
     rules: dict[BufferName, tuple[int, int, int]] = {}
     if old is not None:
@@ -116,7 +117,7 @@ def _with_rule(func: PrimFunc, target: Buffer, rule: tuple[int, int, int]) -> St
 
 
 def require_unaligned(func: PrimFunc, target: Buffer, what: str) -> None:
-    """Refuse to change the dimensions of a buffer that has a rule for them."""
+    """Raise ScheduleError if the storage of `target` is aligned, so that its dimensions may not change."""
     note = find_note(func.notes, StorageAlign)
     if note is not None and target.name in note.buffers:
         raise refuse(func, f"{what}: its storage is aligned by its dimensions", hint="storage_align comes after that")
@@ -169,7 +170,7 @@ def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> Prim
 
 
 def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, what: str) -> For:
-    """The innermost loop around a block and all readers of its buffer."""
+    """The innermost loop around `source` and all readers of `target`. Raises ScheduleError if there is none."""
     readers = {b.name for b in readers_of(func, target)} - {source.name}
     if not readers:
         raise refuse(func, f"{what}: no block reads it")
@@ -182,7 +183,7 @@ def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, w
 
 
 def _require_prefetch(func: PrimFunc, path: Path, source: Block, target: Buffer, loop: For, what: str) -> None:
-    """Raise ScheduleError unless the block can be computed an iteration ahead."""
+    """Raise ScheduleError unless block `source` can be computed one iteration of `loop` ahead."""
     name = loop.var.name
     if loop.kind != "serial":
         raise refuse(func, f"{what}: loop {name!r} is {loop.kind}, its iterations do not come one after another")

@@ -84,7 +84,7 @@ def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
 
 
 def tensorize_block(func: PrimFunc, block: str, intrin: TensorIntrin) -> PrimFunc:
-    """`tensorize` over as many of the innermost loops of a block as the description has."""
+    """Replace by an intrinsic as many of the innermost loops of a block as its description has."""
     loops = loops_on(block_path(func, block))
     if len(loops) < len(intrin.loops):
         raise refuse(func, f"cannot tensorize block {block!r} with {intrin.name!r}: it has {len(loops)} loops")
@@ -93,7 +93,7 @@ def tensorize_block(func: PrimFunc, block: str, intrin: TensorIntrin) -> PrimFun
 
 @dataclass(frozen=True, slots=True)
 class SplitIter:
-    """An iterator of the target block as `outer * size + point`; `point` is None if size is 1."""
+    """An iterator of the target block written as `outer * size + point`; `point` is None if size is 1."""
 
     outer: Expr
     size: Expr
@@ -103,7 +103,8 @@ class SplitIter:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The variables, buffers and accesses of the target that stand for those of the description."""
+    """How a target block matches an intrinsic's description: the variables, buffers and indices of the target that
+    correspond to those of the description."""
 
     points: Mapping[Var, Var]
     buffers: Mapping[Buffer, Buffer]
@@ -116,7 +117,7 @@ def _tiles_of(extent: Expr, size: Expr) -> Expr:
 
 
 def _check_whole(func: PrimFunc, block: Block, tiles: Mapping[Var, SplitIter], what: str) -> None:
-    """Raise ScheduleError for a part of a reduction, if the intrinsic starts the reduction and so must complete it."""
+    """Raise ScheduleError if a tile has only a part of a reduction: an intrinsic with an init must complete it."""
     for it in block.iters:
         if it.kind == "reduce" and not is_const(_tiles_of(it.extent, tiles[it.var].size), 1):
             raise refuse(
@@ -135,7 +136,8 @@ def is_dense(region: Region) -> bool:
 
 
 Operand = tuple[Region, tuple[Expr, ...]]
-"""A region, and the strides in elements of its described dimensions but the last."""
+"""An operand of an intrinsic's function: a region, and the strides, in elements, of all its described dimensions but
+the last."""
 
 
 def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
@@ -157,7 +159,7 @@ def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
 
 
 def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
-    """A chain of loops and the block inside."""
+    """The chain of loops from `loop` inwards, and the block inside. Raises ScheduleError if there is more in it."""
     loops: list[For] = []
     stmt: Stmt = loop
     while isinstance(stmt, For):
@@ -171,7 +173,8 @@ def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
 
 
 def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, SplitIter]:
-    """Each iterator of the block as tile and point."""
+    """Each iterator of the block as `outer * size + point`, where the loops `inner` run through the points of a
+    tile."""
     result: dict[Var, SplitIter] = {}
     used: set[Var] = set()
     for it in block.iters:
@@ -197,7 +200,8 @@ def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) ->
 
 
 def _by_tiles(block: Block, store: Store, tiles: Mapping[Var, SplitIter]) -> Store:
-    """A store of the block with its iterators counting tiles and points inside: `vj // 16` is the tile `vj`."""
+    """The store `store` of a block, expressed by iterators that count tiles and by points inside: `vj // 16` is the
+    tile `vj`."""
     split: dict[Var, Expr] = {v: v * t.size + t.point for v, t in tiles.items() if t.point is not None}
     extents: dict[Var, Expr] = {it.var: _tiles_of(it.extent, tiles[it.var].size) for it in block.iters}
     extents |= {t.point: t.size for t in tiles.values() if t.point is not None}
@@ -212,7 +216,8 @@ def _by_tiles(block: Block, store: Store, tiles: Mapping[Var, SplitIter]) -> Sto
 
 
 def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, SplitIter]) -> Region:
-    """The region that the accesses of one tile touch: start and extent in each dimension."""
+    """The region of `buffer` that accesses at `indices` touch over the points of one tile: start and extent in each
+    dimension."""
     sizes = {t.point: t.size for t in tiles.values() if t.point is not None}
     ranges = []
     for index in indices:
@@ -223,7 +228,7 @@ def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, Split
 
 
 def _match(intrin: TensorIntrin, block: Block, tiles: Mapping[Var, SplitIter]) -> Iterator[Matching]:
-    """All ways in which the block, in terms of tiles, matches the description."""
+    """Yield every way in which a block, expressed by `tiles`, matches an intrinsic's description."""
     described = intrin.block
     kinds = {it.var: (it.extent, it.kind) for it in described.iters}
     points = {t.point: (t.size, t.kind) for t in tiles.values() if t.point is not None}
@@ -250,7 +255,8 @@ def _match(intrin: TensorIntrin, block: Block, tiles: Mapping[Var, SplitIter]) -
 
 
 def _same_extents(pairs: Iterable[tuple[tuple[Expr, str], tuple[Expr, str]]]) -> bool:
-    """Whether iterators have the kinds and extents of the description, with one value for each symbol."""
+    """Whether in each pair of (extent, kind), of the description and of the target, the kinds are equal and the extents
+    too, with one value for each symbol of the description."""
     values: dict[Expr, Expr] = {}
     return all(
         kind == mine and prove_equal(values.setdefault(extent, size) if isinstance(extent, Var) else extent, size)
@@ -262,7 +268,7 @@ Match = tuple[dict[Buffer, Buffer], dict[Buffer, tuple[Expr, ...]]]
 
 
 class _Matcher:
-    """Unifies expressions under a fixed correspondence of iterators."""
+    """Unifies expressions of a description with those of a block, under a fixed correspondence of iterators."""
 
     def __init__(self, points: Mapping[Var, Var]) -> None:
         self.points = points
@@ -271,7 +277,7 @@ class _Matcher:
     def all(
         self, goals: list[tuple[Expr, Expr]], buffers: dict[Buffer, Buffer], indices: dict[Buffer, tuple[Expr, ...]]
     ) -> Iterator[Match]:
-        """All ways in which every pattern of `goals` matches its expression."""
+        """Yield every (buffers, indices) with which each pattern of `goals` matches its expression."""
         if not goals:
             yield buffers, indices
             return
@@ -297,7 +303,8 @@ class _Matcher:
     def same_access(
         self, pattern: Load, e: Load, buffers: Mapping[Buffer, Buffer], indices: Mapping[Buffer, tuple[Expr, ...]]
     ) -> bool:
-        """Whether `e` reads, at each point of the tile, the described element of one region."""
+        """Whether the load `e` reads, at each point of the tile, the element that the load `pattern` of the description
+        reads."""
         if e.dtype is not pattern.dtype or buffers.get(pattern.buffer, e.buffer) != e.buffer:
             return False
         if indices.get(pattern.buffer, e.indices) != e.indices:
@@ -307,7 +314,8 @@ class _Matcher:
         return moving == wanted
 
     def inner_terms(self, index: Expr) -> dict[Var, int] | None:
-        """The coefficients of the tile's points in an index of the target; None if it is not affine in them."""
+        """The coefficient of each point variable of the tile in the target's `index`; None if it is not affine in
+        them."""
         result: dict[Var, int] = {}
         for e, c in linear(index).terms:
             if isinstance(e, Var) and e in self.inner:

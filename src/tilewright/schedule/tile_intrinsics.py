@@ -15,11 +15,12 @@ from tilewright.schedule.intrinsics import TensorIntrin, register
 from tilewright.targets.isa import Dot
 
 ROWS = LANES = 16
-"""The rows and lanes of a register of sums."""
+"""The number of rows of a register of sums, and of lanes in each row."""
 
 
 def _nest(name: str, params: Sequence[Buffer], extents: Mapping[str, int], reduce: str, store: Store) -> PrimFunc:
-    """Loops over `extents` around one block, whose iterators are called as they are with a v in front."""
+    """A function of loops over `extents` around one block that executes `store`; its iterators are named after the
+    loops, with a v in front."""
     loops = {k: Var(k) for k in extents}
     iters = tuple(
         BlockIter(Var(f"v{k}"), const(n), "reduce" if k in reduce else "spatial", loops[k]) for k, n in extents.items()

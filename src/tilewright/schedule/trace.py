@@ -54,7 +54,8 @@ Value = None | bool | int | float | str | Ref | IndexMap | tuple["Value", ...]
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One primitive: its inputs in order, attributes by name, the decision it took (if it samples), its results."""
+    """One primitive of a trace: its inputs in order, attributes by name, the decision that it took (if it samples), and
+    its results."""
 
     primitive: str
     inputs: tuple[Value, ...] = ()
@@ -85,11 +86,11 @@ class Trace:
 
     @property
     def decisions(self) -> dict[int, Value]:
-        """The decisions taken, by the position of their instruction."""
+        """The decisions taken, by the position of the instruction that took them."""
         return {k: i.decision for k, i in enumerate(self.instructions) if i.decision is not None}
 
     def with_decisions(self, decisions: Mapping[int, Value | Sequence[Value]]) -> Trace:
-        """This trace with other decisions at these positions."""
+        """This trace with other decisions for the instructions at the given positions."""
         changed = list(self.instructions)
         for k, decision in decisions.items():
             if changed[k].decision is None:
@@ -132,7 +133,7 @@ def _refs(values: Iterable[Value]) -> Iterator[Ref]:
 
 
 def value_text(v: Value) -> str:
-    """A value as it stands in a trace."""
+    """The text of a value in a trace."""
     match v:
         case None | bool() | Ref() | IndexMap():
             return str(v)

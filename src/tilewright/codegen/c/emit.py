@@ -40,10 +40,11 @@ from tilewright.schedule.tensorize import Operand, operands
 from tilewright.support.errors import CompileError
 
 STACK_BYTES = 64 * 1024
-"""Buffers larger than this (or of symbolic size) are taken from the heap."""
+"""The largest buffer, in bytes, that is declared as a local array; larger ones, and those of symbolic size, are taken
+from the heap."""
 
 _LINE = 100
-"""Columns above which a line of C is broken."""
+"""The largest length of a line of C, in columns; longer statements are broken."""
 
 
 def emit_c(func: PrimFunc, *, openmp: bool = False) -> str:
@@ -193,7 +194,8 @@ class Emitter:
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
 
     def call(self, s: Intrinsic, level: int) -> None:
-        """Write a call of an external function; its declaration goes before the text."""
+        """Write a call statement of the external function that `s` names, and record the function's declaration, which
+        goes before the text."""
         external = find_external(s.name)
         assert external is not None
         places = [f"&{self.exprs.element(r.buffer, tuple(x for x, _ in r.ranges))}" for r in (*s.inputs, *s.outputs)]
@@ -206,7 +208,8 @@ class Emitter:
         self.line(f"{external.linked}({', '.join([*places, *sizes])});", level)
 
     def call_intrinsic(self, s: Intrinsic, level: int) -> None:
-        """Write a call of an intrinsic's function; the function's text goes before."""
+        """Write a call statement of the C function of the intrinsic that `s` names, and record the function's text,
+        which goes before."""
         result = _intrinsic_of(s)
         assert result is not None
         intrin, regions = result
@@ -247,8 +250,8 @@ class Emitter:
         self.line("}", level)
 
     def pragma(self, s: For) -> str | None:
-        """The OpenMP pragma of a loop: `parallel for` of a parallel one, `simd` of a vectorized one; None for others. A
-        vectorized loop that sums gets none, so that its order stays as C has it."""
+        """The OpenMP pragma for the loop `s`: `parallel for` if it is parallel, `simd` if it is vectorized; None for
+        other loops. A vectorized loop that sums gets none, so that its order stays as C has it."""
         if s.kind == "parallel":
             return "parallel for" + (
                 f" num_threads((int){self.exprs.name(NTHREADS)})" if NTHREADS in self.func.symbols else ""
@@ -259,7 +262,8 @@ class Emitter:
         return "simd" if s.kind == "vectorized" and lanes else None
 
     def compute_first(self, e: Expr, level: int) -> None:
-        """Write a variable for each part of a long expression that would otherwise be repeated."""
+        """Write a constant variable for each subexpression of `e` that its text would otherwise repeat, if `e` is
+        long."""
         for part in computed_first(e):
             text = self.exprs.text(part)
             self.parts += 1
@@ -303,7 +307,8 @@ class Emitter:
 
 
 def opening(head: str, params: list[str]) -> list[str]:
-    """The lines that begin a function's definition."""
+    """The lines from `head` and `params` to the brace that begin a function's definition: one line, or one a parameter
+    where that is too long."""
     line = f"{head}({', '.join(params) or 'void'}) {{"
     if len(line) <= _LINE:
         return [line]

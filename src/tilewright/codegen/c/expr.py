@@ -57,14 +57,14 @@ class ExprEmitter:
         return text if strength >= least else f"({text})"
 
     def stored(self, e: Expr) -> str:
-        """`e` in the form in which memory holds it."""
+        """The text of `e` as memory holds it: f16 and bf16 values as their bits."""
         if e.dtype not in (f16, bf16):
             return self.text(e)
         unrounded = self._half(e)[1] if isinstance(e, Op) else None
         return self.call(f"to_{e.dtype}", unrounded or self.text(e))[0]
 
     def element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        """`A[i * 4 + j]`, row-major."""
+        """The text of an element of a buffer, row-major: `A[i * 4 + j]`."""
         at: Expr = const(0)
         stride: Expr = const(1)
         terms = []
@@ -83,7 +83,7 @@ class ExprEmitter:
         return entry
 
     def call(self, helper: str, *args: str) -> Text:
-        """A call of a helper function (`helpers.py`)."""
+        """A call of the helper function named `helper` (`helpers.py`), which is then emitted too."""
         self.helpers[helper] = None
         return f"{helper}({', '.join(args)})", ATOM
 
@@ -135,7 +135,7 @@ class ExprEmitter:
         raise CompileError(f"{type(e).__name__} has no C form; lower the function first", where=str(e))
 
     def _extern(self, e: Op) -> str:
-        """A call of a function of C, which is declared before the text if no header does."""
+        """The text of a call of a C function. The function is declared before the text unless a header does so."""
         name = e.name.removeprefix(PREFIX)
         symbol = linked_name(e.name)
         if name in LIBRARY:
@@ -145,7 +145,8 @@ class ExprEmitter:
         return f"{symbol}({', '.join([self.text(a) for a in e.args])})"
 
     def _lookup(self, index: Expr, table: list[Expr]) -> str:
-        """An element of an array literal; an index out of bounds is clamped."""
+        """The text that reads the element `index` of an array literal of `table`; an index that may be out of bounds is
+        clamped."""
         if table[0].dtype is boolean:
             self.headers.add("stdbool.h")
         last = len(table) - 1
@@ -205,7 +206,8 @@ class ExprEmitter:
         return self._emit(Op("and" if e.name == "min" else "or", (a, b)))
 
     def _half(self, e: Op) -> tuple[Text, str | None]:
-        """An f16 or bf16 operation: computed in float and rounded. Also the text before rounding, None if exact."""
+        """The text of an f16 or bf16 operation, which is computed in float and rounded; and the text before rounding,
+        None if nothing is rounded."""
         if e.name in ("select", "lookup", "cast", "bitcast"):
             if e.name == "cast" and e.args[0].dtype is not e.dtype:
                 unrounded = self._cast(e.args[0], f64 if e.args[0].dtype is f64 else f32)[0]
@@ -286,7 +288,8 @@ class ExprEmitter:
         raise CompileError(f"{name} of {dtype} has no C form", where=str(e))
 
     def _wrapped(self, sign: str, level: int, e: Op) -> Text:
-        """Arithmetic modulo 2^bits: unsigned for 32 and 64 bits (where signed overflow is undefined), else in int."""
+        """The text of an integer operation modulo 2^bits with the infix operator `sign`: computed unsigned for 32 and
+        64 bits (where signed overflow is undefined), else in int."""
         dtype = e.dtype
         if dtype.kind == "uint" and dtype.bits >= 32:
             return self._infix(sign, level, e.args)
@@ -295,7 +298,8 @@ class ExprEmitter:
         return f"({VALUE_TYPES[dtype.name]})({self._modular(e)[0]})", UNARY
 
     def _modular(self, e: Expr) -> Text:
-        """A 32 or 64 bit integer (or a product of 16 bit ones) as unsigned, sums and products without casts between."""
+        """The text of a 32 or 64 bit integer (or a product of 16 bit ones) as an unsigned number; nested sums and
+        products have no casts between."""
         if isinstance(e, Op) and e.name in _ARITHMETIC and not self.is_index(e):
             sign, level = _ARITHMETIC[e.name]
             parts = [self._modular(a) for a in e.args]
@@ -310,7 +314,7 @@ class ExprEmitter:
         return f"(uint{bits}_t){self.text(e, UNARY)}", UNARY
 
     def _narrowed(self, dtype: DType, text: str, level: int) -> Text:
-        """The value of an int expression as `dtype`."""
+        """The text that converts the int expression `text` to `dtype`, if that has fewer than 32 bits."""
         if dtype.bits >= 32:
             return text, level
         if dtype.bits < 8:
@@ -376,7 +380,7 @@ class ExprEmitter:
 
 
 def _standard(dtype: DType) -> str:
-    """The type whose C functions serve `dtype` (4-bit integers are computed as 8-bit ones)."""
+    """The name of the type whose C functions serve `dtype`: its own, but 8-bit integers for 4-bit ones."""
     return f"{dtype.name[0]}8" if dtype.bits < 8 else dtype.name
 
 

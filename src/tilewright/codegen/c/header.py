@@ -115,7 +115,8 @@ def _about_size(s: Var) -> str:
 
 
 def prototype(result: str, name: str, arguments: Sequence[str]) -> str:
-    """A function's prototype, a line for each argument where they are many."""
+    """The prototype of the function whose result type and name are given, with one line for each argument if a single
+    line is too long."""
     line = f"{result} {name}({', '.join(arguments) or 'void'});"
     if len(line) <= _LINE:
         return line

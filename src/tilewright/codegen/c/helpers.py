@@ -33,7 +33,8 @@ class Helper:
 
 
 def helper(name: str) -> Helper:
-    """The helper of a name such as `floordiv_i64`, `min_f32`, `f32_to_i8`, `f16_to_f32`, `bits_f32_to_i32`."""
+    """The helper function named `name`, such as `floordiv_i64`, `min_f32`, `f32_to_i8`, `f16_to_f32`,
+    `bits_f32_to_i32`."""
     if name in _SINGLE:
         return _SINGLE[name]
     if name.startswith("bits_"):
@@ -233,7 +234,7 @@ static inline uint16_t to_bf16(double x) {
 
 
 def _saturating(name: str, source: DType, target: DType) -> Helper:
-    """Float to integer: truncates, saturates, NaN gives 0."""
+    """The helper that converts a float to an integer: it truncates and saturates, and NaN gives 0."""
     lo, hi = int(target.min), int(target.max)
     # hi + 1 and lo are powers of two (or 0), so they are exact in every float type.
     kind, suffix = ("double", "") if source.name == "f64" else ("float", "f")
@@ -251,8 +252,8 @@ static inline {result} {name}({kind} x) {{
 
 
 def _bits(name: str, source: DType, target: DType) -> Helper:
-    """A function that reinterprets the bits of a value as another type; f16 and bf16 values go through their bits in
-    memory."""
+    """The helper that reinterprets the bits of a `source` value as `target`. f16 and bf16 values, which are computed as
+    float, are converted to their bits in memory and back."""
     memory = {**MEMORY_TYPES}
     enter = f"to_{source.name}(x)" if memory[source.name] != VALUE_TYPES[source.name] else "x"
     leave = f"{target.name}_to_f32(y)" if memory[target.name] != VALUE_TYPES[target.name] else "y"

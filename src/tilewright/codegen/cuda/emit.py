@@ -32,7 +32,7 @@ from tilewright.support.errors import CompileError
 SHARED_BYTES = 48 * 1024
 """The bytes of shared memory that a block may use without an attribute."""
 WARP = 32
-"""Threads of a warp."""
+"""The number of threads in a warp."""
 
 
 def emit_cuda(func: PrimFunc) -> str:
@@ -58,8 +58,8 @@ def emit_cuda(func: PrimFunc) -> str:
 
 
 class _Kernel(Emitter):
-    """Emits one kernel. `bound` has, for each direction, the number of threads that reach this point, if it is less
-    than the block's."""
+    """Emits one kernel. `bound` maps each direction to the number of threads that reach the current statement, where
+    these are fewer than the block's."""
 
     def __init__(self, func: PrimFunc) -> None:
         super().__init__(func)
@@ -102,7 +102,8 @@ class _Kernel(Emitter):
                 super().statement(s, level)
 
     def index(self, s: For, level: int) -> None:
-        """Emit a loop that is bound to a hardware index."""
+        """Emit the loop `s`, which is bound to a hardware index: its variable becomes that index, and threads past its
+        extent skip the body."""
         assert s.thread is not None
         self.extents[s.var] = s.extent
         if not of_threads(s):
@@ -157,7 +158,8 @@ class _Kernel(Emitter):
         self.statement(s.body, level)
 
     def share(self, buffer: Buffer, size: int, level: int) -> None:
-        """Emit a buffer in the shared memory of the block; one of scope "warp" gets a part for each row of threads."""
+        """Emit the declaration of a buffer in the shared memory of the block. One of scope "warp" has a copy for each
+        row of threads in direction x."""
         kind, name = self.memory_type(buffer), self.declare(buffer)
         rows = 1
         if buffer.scope == "warp":

@@ -19,7 +19,7 @@ MAX_THREADS = 1024
 """The largest number of threads in a block."""
 
 Bound = Mapping[Var, str]
-"""For loop variables the thread indices that they are bound to."""
+"""The type of mappings from loop variables to the thread indices that their loops are bound to."""
 
 
 def of_threads(s: Stmt) -> bool:
@@ -86,7 +86,8 @@ def _thread_dimensions(buffer: Buffer, body: Stmt) -> frozenset[int]:
 
 
 def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Expr, ...], Bound]]:
-    """(indices, thread indices that enclosing loops bind) of each access."""
+    """Yield the indices of each access of `buffer` in a statement, with the thread indices that enclosing loops
+    bind."""
     if isinstance(s, Store) and s.buffer == buffer:
         yield s.indices, bound
     if isinstance(s, Intrinsic):
@@ -104,8 +105,8 @@ WARP, QUAD = 32, 4
 
 
 def _of_lane(r: Region, bound: Bound) -> tuple[Expr, ...]:
-    """The indices of a region. If it covers all lanes of a warp, or groups of four, each with its own element, the
-    index is the lane's."""
+    """The indices that represent a region: its first ones, but the lane's own index in a dimension of which the region
+    has one element for each lane of a warp, or for each of four lanes."""
     starts = tuple(start for start, _ in r.ranges)
     lane = next((v for v, thread in bound.items() if thread == "threadIdx.x"), None)
     if lane is None or lane in starts:
@@ -119,7 +120,8 @@ def _of_lane(r: Region, bound: Bound) -> tuple[Expr, ...]:
 
 
 def _moved(body: Stmt, old: Buffer, new: Buffer, dims: list[int]) -> Stmt:
-    """The body with accesses to the smaller buffer."""
+    """`body` with every access of the buffer `old` replaced by one of `new`, which has only the dimensions `dims` of
+    `old`."""
     own = frozenset(dims)
 
     def on_expr(e: Expr) -> Expr | None:

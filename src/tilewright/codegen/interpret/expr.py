@@ -14,7 +14,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.rewrite import variables
 
 WRITTEN_OUT = 1000
-"""The number of operations from which on common subexpressions are searched for."""
+"""The least number of operations of an expression for which common subexpressions are searched."""
 
 
 Terms = dict[Var | None, int]
@@ -43,7 +43,7 @@ class Shared:
 
 
 def _standing_twice(e: Expr) -> set[Expr]:
-    """The operations that occur at several places of an expression."""
+    """The subexpressions that occur at several places of `e`."""
     seen: set[Expr] = set()
     twice: set[Expr] = set()
     left = [e]
@@ -77,7 +77,7 @@ class Scope:
         self.shared: Shared | None = None
 
     def expr(self, e: Expr) -> Thunk:
-        """A closure that gives the value of `e`."""
+        """A closure that evaluates `e`."""
         done = self.exprs.get(e)
         if done is None:
             done = self._affine(e)
@@ -91,15 +91,15 @@ class Scope:
         return done
 
     def _written_out(self, e: Expr) -> int:
-        """The number of operations of an expression without sharing of subexpressions."""
+        """The number of operations of `e`, where a subexpression counts as often as it occurs."""
         size = self.sizes.get(e)
         if size is None:
             size = self.sizes[e] = 1 + sum(map(self._written_out, e.children))
         return size
 
     def _once(self, e: Expr) -> Thunk:
-        """A closure of an expression with common subexpressions, each of which is computed at most once, when it is
-        needed."""
+        """A closure that evaluates `e` and computes each of its common subexpressions at most once per evaluation, when
+        it is needed."""
         inner = copy(self)
         inner.exprs, shared = {}, Shared(_standing_twice(e))
         inner.shared = shared
@@ -165,15 +165,15 @@ class Scope:
         return lambda: f(first(), second(), third())
 
     def _affine(self, e: Expr) -> Thunk | None:
-        """One closure for a sum of loop variables with constant factors, as indices usually are; None for other
-        expressions."""
+        """A single closure that evaluates `e`, if it is a sum of loop variables and symbols with constant factors, as
+        indices usually are; else None."""
         if e.dtype is not i64 or not isinstance(e, Op):
             return None
         terms = self._terms(e)
         return None if terms is None else self._linear(terms)
 
     def _linear(self, terms: Terms) -> Thunk:
-        """A closure that gives the value of a linear expression."""
+        """A closure that evaluates the linear expression `terms`."""
         cells, constant = self._factors(terms)
         match cells:
             case []:
@@ -188,12 +188,12 @@ class Scope:
                 return lambda: sum([cell[0] * factor for cell, factor in several]) + constant
 
     def _factors(self, terms: Terms) -> tuple[list[tuple[list[Any], int]], int]:
-        """The cells of a linear expression with their factors, and its constant."""
+        """The variables of a linear expression as (cell, factor), and its constant."""
         cells = [(self.cells[v], factor) for v, factor in terms.items() if v is not None and factor]
         return cells, terms.get(None, 0)
 
     def _inside(self, terms: Terms, extent: int) -> bool:
-        """Whether a linear expression is in 0..extent for all values of the loop variables."""
+        """Whether the linear expression `terms` is known to be in 0..extent for all values of the loop variables."""
         low = high = terms.get(None, 0)
         for v, factor in terms.items():
             if v is None:
@@ -205,8 +205,8 @@ class Scope:
         return low >= 0 and high < extent
 
     def flat(self, buffer: Buffer, indices: Sequence[Expr]) -> Terms | None:
-        """The position in a buffer as one linear expression, if each index is known to be inside its extent, so that
-        none has to be checked; else None."""
+        """The row-major position of the element `indices` as a linear expression, if every index is known to be inside
+        its extent, so that none has to be checked at run time; else None."""
         memory = self.memory.get(buffer)
         if memory is None or not self.is_fixed(buffer) or len(memory.shape) != len(indices):
             return None
@@ -219,8 +219,8 @@ class Scope:
         return flat
 
     def _terms(self, e: Expr) -> Terms | None:
-        """The terms of an expression that is linear in loop variables and symbols; None for others. `let` variables do
-        not count, since loaded values may overflow."""
+        """`e` as a linear expression of loop variables and symbols; None if it is not linear. Variables of `let` are
+        not accepted, since loaded values may overflow."""
         match e:
             case Const(value) if abs(value) < 1 << 31:
                 return {None: value}
@@ -261,7 +261,8 @@ class Scope:
         return lambda: data[position()]
 
     def position(self, buffer: Buffer, indices: Sequence[Expr]) -> Thunk:
-        """A closure that gives the flat position of an index in a buffer, checked against its shape."""
+        """A closure that computes the row-major position of the element `indices` of a buffer, with each index checked
+        against the shape."""
         memory = self.memory.get(buffer)
         if memory is None:
             raise InterpretError(f"the buffer {buffer.name!r} is not declared", where=self.where)

@@ -65,7 +65,7 @@ def interpret_grid(
 
 
 def _bound(func: PrimFunc, arrays: Sequence[Array | None], values: Mapping[Var, int]) -> dict[Buffer, LaneMemory]:
-    """The memory of each parameter."""
+    """The memory of each parameter: it holds the elements of its array; arrays that are one share it."""
     result: dict[Buffer, LaneMemory] = {}
     known: list[tuple[Array, LaneMemory]] = []
     sizes = _scope_of(func, values, 1)
@@ -138,13 +138,14 @@ class _Kernel:
             memory.detector = None  # kernels wait for each other
 
     def watch(self, memory: LaneMemory, meetings: Meetings) -> None:
-        """Detect races on the elements of a buffer."""
+        """Attach a race detector to `memory`. `meetings` counts the barriers that the threads sharing this memory have
+        passed."""
         size = memory.count * memory.size
         memory.detector = Detector(size, meetings, memory.element, self.name, self.statements)
 
     def name(self, who: int) -> str:
-        """The name of a thread by its indices. Numbers after those of threads are whole warps, then asynchronous
-        copies."""
+        """The name of accessor `who` in errors: a thread by its indices. Numbers past those of threads are whole warps,
+        then asynchronous copies."""
         total = self.threads * self.blocks
         what, thread = ("thread", who) if who < total else ("the warp of thread", (who - total) * WARP)
         if who >= 2 * total:
@@ -181,7 +182,7 @@ class _Blocks:
     # Statements
 
     def statement(self, s: Stmt) -> Run:
-        """A closure that runs `s`."""
+        """A closure that runs `s` for the threads of a mask."""
         match s:
             case Seq(stmts):
                 steps = [self.statement(child) for child in stmts]
@@ -211,7 +212,8 @@ class _Blocks:
         self.scope.begin(len(self.kernel.statements) - 1)
 
     def hardware(self, s: For) -> Run:
-        """A closure for a loop bound to a hardware index: each thread runs its own iteration, if there is one."""
+        """A closure that runs a loop bound to a hardware index: each thread runs the iteration of its own index, if
+        there is one."""
         assert s.thread is not None
         index = self.index[s.thread]
         self.scope.cells[s.var] = [index]
@@ -284,7 +286,8 @@ class _Blocks:
         return run
 
     def memory_of(self, s: Allocate) -> LaneMemory:
-        """The memory of a buffer, with a copy for each group of threads that has its own."""
+        """Memory for the buffer that `s` allocates, with a copy for each unit of threads that its scope gives one: a
+        block, a warp or a thread."""
         buffer = s.buffer
         if buffer.scope not in ("shared", "warp", "tiles"):
             exchanged = any(isinstance(x, Intrinsic) and buffer in buffers_in(x) for x in walk(s.body))
@@ -297,7 +300,7 @@ class _Blocks:
         return LaneMemory(buffer, (self.who - self.who[0]) // unit, -(-len(self.who) // unit))
 
     def array(self, buffer: Buffer) -> LaneMemory:
-        """The memory of a buffer outside of thread loops, as one array with the elements of all threads, since warp
+        """Memory for a buffer allocated outside of thread loops, as one array with the elements of all threads: warp
         instructions exchange elements between lanes."""
         group, count = (self.who - self.who[0]) // self.kernel.threads, self.count
         for t in self.inside:
@@ -331,7 +334,7 @@ class _Blocks:
         return run
 
     def intrinsic(self, s: Intrinsic) -> Run:
-        """A closure for an intrinsic: of single threads, of lanes that exchange elements, or of a whole warp with
+        """A closure that runs an intrinsic: of single threads, of lanes that exchange elements, or of a whole warp with
         matrix registers."""
         if not is_known(s.name):
             raise InterpretError("no intrinsic of this name is registered", where=f"intrinsic {s.name!r}")
@@ -360,8 +363,8 @@ class _Blocks:
         return run
 
     def copied(self, body: Run) -> Run:
-        """A closure for an asynchronous copy: until the block's barrier that waits for it, it races even with the
-        thread that started it."""
+        """A closure that runs `body` as an asynchronous copy: until the barrier that waits for the copy, its accesses
+        race even with those of the thread that started it."""
         first = 2 * self.kernel.threads * self.kernel.blocks
 
         def run(mask: Mask) -> None:
@@ -383,7 +386,7 @@ def _bind(cell: list[Value], value: Lanes, body: Run, mask: Mask) -> None:
 
 
 def _under(condition: Array, body: Run, mask: Mask) -> None:
-    """Run a statement for those threads of a mask for which a condition holds, if there are any."""
+    """Run `body` for the threads of `mask` for which `condition` holds, if there are any."""
     inside = condition if mask is None else condition & mask
     if inside.any():
         body(None if mask is None and inside.all() else inside)

@@ -123,7 +123,8 @@ def bind_symbols(func: PrimFunc, arrays: list[Array | None], sizes: Mapping[str,
 
 
 def _solve(extent: Expr, size: int) -> tuple[Var, int] | None:
-    """(symbol, its value) of an extent `symbol * constant` or `symbol + constant`; None for others."""
+    """The symbol and its value if `extent` is `symbol * constant` or `symbol + constant` and equals `size`; else
+    None."""
     match extent:
         case Op("mul", (Var() as v, Const(factor))) if factor and size % factor == 0:
             return v, size // factor
@@ -146,7 +147,7 @@ class _Machine:
         self.scope.ends = self._ends()
 
     def _ends(self) -> dict[Var, int]:
-        """The largest value of each variable of loops and blocks whose extent is known before the run."""
+        """The largest value of each loop variable and block iterator whose extent is known before the run."""
         ends: dict[Var, int] = {}
         unknown: set[Var] = set()
         for s in walk(self.func.body):
@@ -160,8 +161,8 @@ class _Machine:
         return {var: end for var, end in ends.items() if var not in unknown}
 
     def bind(self, arrays: list[Array | None]) -> list[tuple[Array, Memory]]:
-        """Give parameters and buffers their memory; returns the arrays to write back at the end, each with its
-        memory."""
+        """Give parameters their memory; returns the arrays to write back after the run, each with the memory that holds
+        its elements."""
         stored = {s.buffer for s in walk(self.func.body) if isinstance(s, Store)}
         stored |= {r.buffer for s in walk(self.func.body) if isinstance(s, Intrinsic) for r in s.outputs}
         shared: list[tuple[Array, Memory]] = []
@@ -194,7 +195,7 @@ class _Machine:
     # Statements
 
     def statement(self, s: Stmt) -> Thunk:
-        """A closure that runs `s`."""
+        """A closure that runs the statement `s`."""
         match s:
             case Seq(stmts):
                 return _sequence([self.statement(child) for child in stmts])
@@ -331,7 +332,8 @@ class _Machine:
         return call
 
     def _region(self, region: Region) -> Callable[[], tuple[Memory, Array]]:
-        """A closure that gives a region's memory and the flat positions of its elements, as an array of its shape."""
+        """A closure that returns the memory of a region's buffer, and the flat positions of the region's elements as an
+        array of its shape."""
         memory = self.scope.memory[region.buffer]
         ranges = [(self.expr(start), self.expr(extent)) for start, extent in region.ranges]
 

@@ -56,7 +56,7 @@ class LaneMemory:
         return changed
 
     def element(self, place: int) -> str:
-        """The name of the element at a flat position."""
+        """The text that names the element at the flat position `place`, such as "S[3, 4]"."""
         at = np.unravel_index(place % max(1, self.size), self.shape) if self.shape else ()
         return f"{self.buffer.name}[{', '.join(str(int(i)) for i in at)}]"
 
@@ -86,7 +86,7 @@ class LaneScope:
         self.exprs.clear()
 
     def expr(self, e: Expr) -> Lanes:
-        """A closure that gives the value of `e`."""
+        """A closure that evaluates `e` for the threads of a mask."""
         done = self.exprs.get(e)
         if done is None:
             done = self.exprs[e] = self._expr(e)
@@ -137,7 +137,8 @@ class LaneScope:
     # Memory
 
     def position(self, buffer: Buffer, indices: Sequence[Expr]) -> Lanes:
-        """A closure that gives the flat position of an index within a buffer, checked against its shape."""
+        """A closure that computes, for the threads of a mask, the flat position of the element `indices` in its copy of
+        a buffer, with each index checked against the shape."""
         memory = self.memory.get(buffer)
         if memory is None:
             raise InterpretError(f"the buffer {buffer.name!r} is not declared", where=self.where)
@@ -176,7 +177,8 @@ class LaneScope:
         return load
 
     def watch(self, told: Callable[[Array, Array, int], None], at: Value, mask: Mask, statement: int) -> None:
-        """Report to a race detector which threads access which elements."""
+        """Tell a race detector, by its method `told`, that the threads of `mask` access the elements at flat positions
+        `at` in `statement`."""
         where = at if type(at) is np.ndarray else np.full(self.count, at)
         if mask is None:
             told(where, self.who, statement)
@@ -203,7 +205,8 @@ class LaneScope:
 
 
 def _of_outside(f: Callable[..., Any], result: DType, *args: Value) -> Value:
-    """The results of an external C function for values of either form."""
+    """The results of an external C function `f`, called once if all `args` are single values, else once for each
+    thread."""
     if any(type(a) is np.ndarray for a in args):
         return by_element(f, result, *args)
     return value_of(result)(f(*args))
@@ -219,7 +222,8 @@ def _applied(f: Operation, args: Sequence[Lanes]) -> Lanes:
 
 
 def _where(condition: Value, then: Lanes, orelse: Lanes, mask: Mask) -> Value:
-    """The value of `then` for threads for which a condition holds, of `orelse` for the others."""
+    """The value of `then` for the threads for which `condition` holds, that of `orelse` for the other threads of
+    `mask`."""
     if type(condition) is not np.ndarray:
         return (then if condition else orelse)(mask)
     yes, no = (condition, ~condition) if mask is None else (condition & mask, ~condition & mask)

@@ -32,7 +32,7 @@ class Memory:
     shape: tuple[int, ...]
 
     def array(self, shape: tuple[int, ...]) -> Array:
-        """The elements as an array."""
+        """The elements as a NumPy array of this shape."""
         kind = self.buffer.dtype
         if kind.is_minifloat:
             return np.array(self.data, np.uint8).view(kind.numpy).reshape(shape)
@@ -59,7 +59,8 @@ class Memory:
 
 
 def elements_of(array: Array, kind: DType) -> list[Any]:
-    """The elements as the interpreter computes with them, in row-major order."""
+    """The elements of an array of type `kind` as the list of values that the interpreter computes with, in row-major
+    order."""
     flat = array.ravel()
     if kind.is_float:
         return list(flat)
@@ -70,7 +71,7 @@ def elements_of(array: Array, kind: DType) -> list[Any]:
 
 
 def gather(memory: Memory, positions: Array) -> Array:
-    """The elements at `positions`, as an array of their shape."""
+    """The elements of `memory` at the flat `positions`, as an array of the shape of `positions`."""
     values = [memory.data[at] for at in positions.ravel().tolist()]
     return Memory(memory.buffer, values, positions.shape).array(positions.shape)
 

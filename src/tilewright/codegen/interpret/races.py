@@ -14,12 +14,12 @@ from tilewright.codegen.interpret.memory import Array, InterpretError
 from tilewright.support.classes import dataclass
 
 NO_THREAD = -1
-"""The number that stands for no thread."""
+"""The number that stands in for a thread where none has accessed an element."""
 
 
 class Meetings:
-    """The number of barriers that each unit of threads (a block or a warp) has passed. `pending`: the number of further
-    barriers during which a copy may still run."""
+    """Counts the barriers that each unit of threads (a block or a warp) has passed. `pending` is the number of further
+    barriers during which an asynchronous copy may still run."""
 
     __slots__ = ("count", "pending", "threads", "unit")
 
@@ -30,26 +30,26 @@ class Meetings:
         self.count: Array = np.zeros(max(1, threads // unit), np.int64)
 
     def of(self, who: Array) -> Array:
-        """The unit of each number in `who`. Numbers after those of threads are whole warps, then copies that threads
-        have started."""
+        """The unit of threads to which each accessor in `who` belongs. Numbers past those of threads are whole warps,
+        then copies that threads have started."""
         first = np.where(who < self.threads, who, (who - self.threads) * WARP)
         first = np.where(who < 2 * self.threads, first, who - 2 * self.threads)
         units: Array = first // self.unit
         return units
 
     def until(self, who: Array, now: Array) -> Array:
-        """The last interval between barriers in which an access that begins in interval `now` may still run: copies may
-        take several."""
+        """The last interval between barriers in which an access that begins in interval `now` may still run. It is
+        `now` itself for threads; copies may run through several."""
         return np.where(who >= 2 * self.threads, now + self.pending, now) if self.pending else now
 
 
 WARP = 32
-"""Threads of a warp."""
+"""The number of threads in a warp."""
 
 
 @dataclass(slots=True)
 class _Seen:
-    """For each element the last accessing thread, the interval between barriers, and the statement."""
+    """The last access of each element: by which thread, in which interval between barriers, and in which statement."""
 
     who: Array
     when: Array
@@ -67,11 +67,11 @@ def _seen(size: int) -> _Seen:
 
 
 class Detector:
-    """Watches the elements of one buffer.
+    """Detects races on the elements of one buffer.
 
     Args:
         size: the number of elements.
-        meetings: the barriers of the groups of threads that share the buffer.
+        meetings: the barriers of the units of threads that share the buffer.
         name: returns the name of an element, "S[3, 4]".
         thread: returns the name of a thread.
         statements: the texts of statements by their numbers.

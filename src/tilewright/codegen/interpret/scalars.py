@@ -81,7 +81,7 @@ def value_of(dtype: DType) -> Function:
 
 
 def poison(dtype: DType) -> Scalar:
-    """The content of unwritten memory: NaN, or bits 0xA5... that make a wild index."""
+    """The value of an element that has not been written: NaN, or bits 0xA5..., which make a wild index."""
     if dtype.is_float:
         return value_of(dtype)(math.nan)
     if dtype.kind == "bool":
@@ -214,7 +214,8 @@ def _fma(dtype: DType) -> Function:
 
 
 def _fma_to_odd(a: float, b: float, c: float) -> float:
-    """`a*b + c` of floats with 24 bits, rounded to odd: rounding the result to 24 bits then rounds only once."""
+    """Compute `a*b + c` of floats with 24 bits, rounded to odd, so that rounding the result to 24 bits rounds only
+    once."""
     product = a * b  # exact: 48 bits
     total = product + c
     back = total - product
@@ -256,7 +257,7 @@ def _to_float(source: DType, target: DType) -> Function:
 
 
 def _float_to_odd(x: Any) -> Any:
-    """A double as f32, rounded to odd so that a second rounding (to bf16) is the only one that counts."""
+    """Round the double `x` to f32, to odd, so that a second rounding (to bf16) is the only one that counts."""
     rounded = np.float32(x)
     if float(rounded) == x or x != x or np.isinf(rounded) or rounded.view(np.uint32) & 1:
         return rounded

@@ -28,7 +28,7 @@ _REAL = frozenset({"fmod", "pow", "scaleb", "atan2", *FUNCTIONS})
 
 
 def storage(kind: DType) -> np.dtype[Any]:
-    """The type of arrays that hold values of a type: bits of small floats, bytes of small integers."""
+    """The NumPy type of arrays that hold values of type `kind`: bits of small floats, bytes of small integers."""
     if kind.is_minifloat:
         return np.dtype(np.uint8)
     return kind.numpy if kind.bits >= 8 or kind.kind == "bool" else np.dtype(np.int8)
@@ -36,7 +36,8 @@ def storage(kind: DType) -> np.dtype[Any]:
 
 @cache
 def operation(name: str, kind: DType, result: DType) -> Operation:
-    """The meaning of an operator on operands of a type, for values of either form."""
+    """The function of an operator on operands of type `kind`, which takes single values and arrays with one value for
+    each thread."""
     one, vector = function(name, kind), _vector(name, kind, result)
 
     def run(*args: Value) -> Value:
@@ -47,7 +48,8 @@ def operation(name: str, kind: DType, result: DType) -> Operation:
 
 @cache
 def conversion(source: DType, target: DType) -> Operation:
-    """A cast of values of either form."""
+    """The function that casts `source` values to `target`, which takes single values and arrays with one value for each
+    thread."""
     one, vector = caster(source, target), _cast(source, target)
     return lambda x: vector(x) if type(x) is np.ndarray else one(x)
 
@@ -82,19 +84,20 @@ def _typed(a: Value, kind: DType) -> Value:
 
 
 def _rounded(wide: Array, kind: DType) -> Array:
-    """Doubles in a type; those of 16 bits are rounded to f32 first, as `scalars` does."""
+    """Doubles rounded to type `kind`; to 16-bit types by way of f32, as `scalars` does."""
     return wide.astype(kind.numpy) if kind in (f32, f64) else wide.astype(np.float32).astype(kind.numpy)
 
 
 def by_element(f: Callable[..., Any], result: DType, *args: Value) -> Array:
-    """A function of scalars, element by element."""
+    """The array of the results of the scalar function `f`, called for each element; single values among `args` are used
+    for all."""
     count = next(len(a) for a in args if type(a) is np.ndarray)
     columns = [_scalars(a) if type(a) is np.ndarray else [a] * count for a in args]
     return np.array([f(*row) for row in zip(*columns, strict=True)], storage(result))
 
 
 def _scalars(a: Array) -> list[Any]:
-    """The elements as `scalars` has them: floats of their type, integers of Python."""
+    """The elements of `a` as values that functions of `scalars` take: floats of their NumPy type, Python integers."""
     return a.tolist() if a.dtype.kind in "iub" else list(a)
 
 

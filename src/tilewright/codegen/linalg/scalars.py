@@ -23,7 +23,7 @@ from tilewright.te import Tensor
 
 
 def element(t: DType) -> str:
-    """An element type: integers are without sign here."""
+    """The MLIR name of an element type; integers have no sign."""
     return "i1" if t is boolean else f"i{t.bits}" if t.is_int else t.name
 
 
@@ -104,7 +104,8 @@ class Lines:
 
 
 def token(t: Tensor) -> Any:
-    """The key of a tensor: (its stage, its index among the stage's results), or itself."""
+    """The key of tensor `t` in tables of values: (its stage, its index among the stage's results), or the tensor itself
+    if it is an input."""
     return t if t.op is None else (t.op, t.index)
 
 
@@ -222,7 +223,8 @@ class Body:
         raise UnsupportedError(f"the operator {name} cannot be written as linalg", got=t)
 
     def floored(self, a: str, b: str, t: DType) -> str:
-        """The remainder with the divisor's sign."""
+        """Emit the remainder of `a` by `b` that has the divisor's sign, as floor division leaves it; returns its
+        name."""
         kind, new = element(t), self.w.new
         rest, zero = new(f"arith.remsi {a}, {b} : {kind}"), self.number(0, t)
         opposite = new(f"arith.cmpi slt, {new(f'arith.xori {rest}, {b} : {kind}')}, {zero} : {kind}")

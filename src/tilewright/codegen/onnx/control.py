@@ -69,7 +69,7 @@ _TRUTH = TensorType(boolean, ())
 def _body(
     inner: Writer, body: Graph, attrs: LoopAttrs, alive: str, number: Value, inputs: list[onnx.ValueInfoProto]
 ) -> onnx.GraphProto:
-    """The graph of an iteration, from its nodes on."""
+    """Write the nodes of a loop's body with the writer `inner`; returns the ONNX graph of one iteration."""
     write_nodes(inner, body)
     results = [_result(inner, v) for v in body.outputs]
     outputs = list(body.outputs)
@@ -87,7 +87,8 @@ def _body(
 
 
 def _trips(w: Writer, attrs: LoopAttrs, count: str | None, sequences: Sequence[str | None]) -> str | None:
-    """The least of all bounds on the number of iterations."""
+    """Emit the number of iterations of a loop, the least of its bounds (`count`, `attrs.trip`, the lengths of
+    `sequences`); returns its name, None if there is no bound."""
     result = [] if count is None else [count]
     if attrs.trip is not None:
         result.append(w.op("Reshape", [w.size(attrs.trip), w.ints([])]))
@@ -98,13 +99,13 @@ def _trips(w: Writer, attrs: LoopAttrs, count: str | None, sequences: Sequence[s
 
 
 def _enter(inner: Writer, values: Sequence[Value], names: Sequence[str | None]) -> None:
-    """Bind a body's inputs to values of the enclosing graph."""
+    """Bind the inputs `values` of a body to the values `names` of the enclosing graph."""
     for value, name in zip(values, names, strict=True):
         assert name is not None
         inner.names[value] = name
 
 
 def _result(inner: Writer, v: Value) -> str:
-    """The name of a result: a copy if it is an input of the body, a value from outside, or a result that occurs
-    twice."""
+    """Emit a copy of the result `v` of a body and return its name: ONNX allows no result that is an input, comes from
+    outside or occurs twice."""
     return inner.op("Identity", [inner.names[v]])

@@ -53,7 +53,8 @@ def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
 
 
 def _outputs(w: Writer, graph: Graph) -> list[onnx.ValueInfoProto]:
-    """The outputs, each with its own name: an output that is an input, a constant or a weight is copied."""
+    """The declarations of the model's outputs, each with its own name; an output that is an input, a constant or a
+    weight is copied."""
     results: list[onnx.ValueInfoProto] = []
     for value in graph.outputs:
         name = w.names[value]

@@ -68,7 +68,8 @@ def pool(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 
 def _rounds_up(node: Node, attrs: PoolAttrs) -> int:
-    """Whether `ceil_mode` makes a difference: ONNX's inference of shapes counts windows after the input, too."""
+    """The attribute `ceil_mode` for a pooling, 0 if it makes no difference. It is avoided because ONNX's shape
+    inference counts windows that begin after the input, too."""
     if not attrs.ceil_mode:
         return 0
     value = node.inputs[0]

@@ -12,7 +12,8 @@ from tilewright.support.errors import Error, Problems, UnsupportedError
 
 
 def write_nodes(w: Writer, graph: Graph) -> None:
-    """All nodes of a graph or of a body. Raises UnsupportedError."""
+    """Write all nodes of `graph`, or of a body in it, as ONNX nodes. Raises UnsupportedError, which lists those that
+    ONNX cannot express."""
     graph = without_cells(graph)
     problems = Problems()
     linear = linear_nodes(graph)

@@ -17,7 +17,7 @@ from tilewright.support.errors import UnsupportedError
 Rule = Callable[[Writer, Node, Sequence[str]], str]
 
 RULES: dict[str, Rule] = {}
-"""The rules of operators with one output: from the names of the operands to that of the result."""
+"""The rule of each operator with one output: a function from the names of its operands to the name of its result."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -72,7 +72,7 @@ DIRECT = (
 OF_BOOLEANS = {"BitwiseXor": "Xor", "Max": "Or", "Min": "And"}
 """ONNX's names for operators on booleans, where they differ from those on numbers."""
 ORDERS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual")
-"""Comparisons, which ONNX defines for numbers only."""
+"""Comparisons by order, which ONNX defines for numbers only, not for booleans."""
 
 
 def _direct(kind: str) -> Rule:
@@ -98,7 +98,8 @@ def surrogate(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("select")
 def select(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """`Where`; integers of types for which ONNX Runtime has no `Where` are converted to i64 and back."""
+    """The rule of `select`: `Where`. Integers of types for which ONNX Runtime lacks `Where` are converted to i64 and
+    back."""
     t = node.output.dtype
     if not t.is_int or t in (u8, i32, i64):
         return w.op("Where", x)
@@ -159,8 +160,8 @@ def log2(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("log1p")
 def log1p(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """log(u) * x / (u - 1) with u = 1 + x, which takes back what rounding u has lost (HP-15C, Kahan); x where u is 1,
-    and log(u) where that is infinite."""
+    """The rule of `log1p`: log(u) * x / (u - 1) with u = 1 + x, which compensates the rounding of u (HP-15C, Kahan). It
+    is x where u is 1, and log(u) where that is infinite."""
     t = node.output.dtype
     one = w.scalar(1.0, t)
     u = w.op("Add", [x[0], one])
@@ -172,8 +173,8 @@ def log1p(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("expm1")
 def expm1(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """(u - 1) * x / log(u) with u = e^x, which takes back what rounding u has lost (Kahan); x where u is 1, and u - 1
-    where that is -1 or infinite."""
+    """The rule of `expm1`: (u - 1) * x / log(u) with u = e^x, which compensates the rounding of u (Kahan). It is x
+    where u is 1, and u - 1 where that is -1 or infinite."""
     one = w.scalar(1.0, node.output.dtype)
     u = w.op("Exp", x)
     below = w.op("Sub", [u, one])

@@ -24,7 +24,8 @@ CODES = (u8, i8, u16, i16)
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """One operator: its kind, what it reads, and the values in between, which need no nodes of their own."""
+    """A chain of nodes that means one `QuantizeLinear` or `DequantizeLinear`: which of both, its operands, and
+    `between`, the values inside the chain, which need no nodes of their own."""
 
     kind: str
     value: Value
@@ -36,7 +37,8 @@ class Linear:
 
 
 def linear_nodes(graph: Graph) -> dict[Value, Linear]:
-    """The operators that stand for some of a graph's values."""
+    """For each value of a graph that is the result of a chain of nodes meaning `QuantizeLinear` or `DequantizeLinear`,
+    the match of that chain."""
     producers = graph.producers()
     matches = (
         (n.output, _quantise(producers, n) or _dequantise(producers, n)) for n in graph.nodes if len(n.outputs) == 1
@@ -45,7 +47,7 @@ def linear_nodes(graph: Graph) -> dict[Value, Linear]:
 
 
 def unread(graph: Graph, matches: Mapping[Value, Linear]) -> set[Value]:
-    """Values in between that nothing else reads."""
+    """The values inside the chains `matches` that no node outside of them reads; they are not written."""
     outputs, between = set(graph.outputs), {v for match in matches.values() for v in match.between}
     readers = graph.consumers()
 
@@ -59,7 +61,7 @@ def unread(graph: Graph, matches: Mapping[Value, Linear]) -> set[Value]:
 
 
 def write_linear(w: Writer, match: Linear) -> str:
-    """The node of one operator."""
+    """Write the node `QuantizeLinear` or `DequantizeLinear` of `match`; returns the name of its result."""
     scale = w.names[match.scale]
     if match.scale.type.rank > 1 or (match.axis is None and match.scale.type.rank == 1):
         scale = w.op("Reshape", [scale, w.ints([] if match.axis is None else [-1])])
@@ -138,7 +140,8 @@ def _node(producers: Mapping[Value, Node], value: Value | None) -> Node | None:
 
 
 def _number(producers: Mapping[Value, Node], value: Value | None) -> tuple[float, list[Value]] | None:
-    """A constant whose elements are equal, and the values between it and its reader: it may be cast or reshaped."""
+    """(number, values between) if `value` is a constant with equal elements, which may be cast or reshaped before it is
+    read: the number, and the values on that way. None for others."""
     node, between = _node(producers, value), []
     while node is not None and node.op in ("cast", "reshape"):
         between.append(node.output)
@@ -150,7 +153,8 @@ def _number(producers: Mapping[Value, Node], value: Value | None) -> tuple[float
 
 
 def _axis(producers: Mapping[Value, Node], value: Value, scale: Value) -> int | bool | None:
-    """Along which axis a scale differs; None for one number, False for a scale that ONNX cannot express."""
+    """The axis of `value` along which `scale` differs: None if the scale is one number, False if ONNX cannot express
+    it."""
     if scale.dtype is not f32 or scale.type.rank > value.type.rank:
         return False
     shape = (const(1),) * (value.type.rank - scale.type.rank) + scale.shape
@@ -161,7 +165,7 @@ def _axis(producers: Mapping[Value, Node], value: Value, scale: Value) -> int | 
 
 
 def _flat(producers: Mapping[Value, Node], scale: Value) -> Value:
-    """A scale as it was before a reshape that gave it more dimensions."""
+    """The scale, or, if it comes from a reshape of one number or one dimension, the operand of that reshape."""
     node = _node(producers, scale)
     before = node.inputs[0] if node is not None and node.op == "reshape" else None
     return before if before is not None and before.type.rank <= 1 else scale

@@ -32,7 +32,7 @@ from tilewright.support.errors import UnsupportedError
 
 
 def operand(node: Node, k: int) -> Value:
-    """An operand, which must not be None."""
+    """Operand `k` of a node, which must not be None."""
     value = node.inputs[k]
     assert value is not None, f"{node.op} lacks operand {k}"
     return value
@@ -70,8 +70,8 @@ def tile(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("slice")
 def slices(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """Write a slice. Its ends may lie after the extent. Where a step is negative, begin and end are counted back from
-    the extent: the place before the first element is -extent - 1 then, as -1 would mean the last element."""
+    """The rule of `slice`. Its ends may lie after the extent. Where a step is negative, begin and end are counted back
+    from the extent: the place before the first element is then -extent - 1, as -1 would mean the last element."""
     attrs, shape = node.of(SliceAttrs), operand(node, 0).shape
     begins: list[Expr] = []
     ends: list[Expr] = []
@@ -125,8 +125,9 @@ def eye(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("matmul")
 def matmul(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """`Gemm` takes turned matrices. Integers of 8 bits have a product of their own; others are widened before, as their
-    sums are wide, and halves whose sums are not rounded."""
+    """The rule of `matmul`: `Gemm` for transposed float matrices, else `MatMul`. Integers of 8 bits have an operator of
+    their own; other integers are widened before, since their sums are wide, and so are halves whose sums are not
+    rounded."""
     attrs = node.of(MatmulAttrs)
     t, to = operand(node, 0).dtype, node.output.dtype
     flat = operand(node, 0).type.rank == operand(node, 1).type.rank == 2 and to.is_float
@@ -184,7 +185,7 @@ def cumsum(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 
 def _places(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The indices, which are i32 or i64 in ONNX."""
+    """The name of a node's indices (operand 1), cast to i64 unless they are i32 or i64, as ONNX requires."""
     t = operand(node, 1).dtype
     return x[1] if t.name in ("i32", "i64") else w.cast(x[1], t, i64)
 
@@ -232,8 +233,8 @@ def reverse_sequence(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("head")
 def head(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The first rows by a slice. ONNX operators that return a number of rows decided by data (such as NonZero) have no
-    rows after them, so that nothing is left to cut where the count itself is such a result."""
+    """The rule of `head`: a slice of the first rows. ONNX operators that return a number of rows decided by data (such
+    as NonZero) have no rows after them, so that nothing is left to cut where the count itself is such a result."""
     result, rows = node.defines, node.inputs[0]
     assert result is not None and rows is not None
     count = w.symbols[result] = w.op("Reshape", [x[1], w.ints([1])])
@@ -245,13 +246,13 @@ def head(w: Writer, node: Node, x: Sequence[str]) -> str:
 
 @rule("require")
 def require(w: Writer, node: Node, x: Sequence[str]) -> str:
-    """The operand alone: ONNX has no operator that ends a call, but its runtimes check the operands of operators
-    themselves."""
+    """The rule of `require`: the operand alone. ONNX has no operator that ends a call with an error, but its runtimes
+    check the operands of operators themselves."""
     return w.op("Identity", [x[0]])
 
 
 def rows_of(w: Writer, x: str) -> tuple[str, str]:
-    """Columns as rows, and how many there are."""
+    """Emit the transpose of the matrix `x`; returns its name, and that of its number of rows."""
     rows = w.op("Transpose", [x], perm=[1, 0])
     return rows, row_count(w, rows)
 

@@ -17,28 +17,29 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import UnsupportedError
 
 OPSET = 21
-"""The set for which ONNX Runtime has kernels since 2024; later sets give some operators new versions that it lacks."""
+"""The ONNX operator set of emitted models: ONNX Runtime has kernels for it since 2024, while it lacks the new versions
+of some operators in later sets."""
 IR_VERSION = 10
 LATER = ("f4e2m1", "f8e8m0", "i2", "u2")
 """Element types that ONNX has only since later operator sets."""
 
 
 def code(t: DType) -> int:
-    """An element type as ONNX numbers it."""
+    """ONNX's number of the element type `t`."""
     if t.name in LATER:
         raise UnsupportedError(f"ONNX has {t} only after operator set {OPSET}", got=t)
     return int(helper.np_dtype_to_tensor_dtype(np.dtype(t.numpy)))
 
 
 def info(name: str, t: TensorType) -> onnx.ValueInfoProto:
-    """A value's name and type; sizes that are computed stay open."""
+    """The ONNX declaration of a value's name and type; dimensions that are computed stay open."""
     dims = [as_int(d) if as_int(d) is not None else str(d) if isinstance(d, Var) else None for d in t.shape]
     return helper.make_tensor_value_info(name, code(t.dtype), dims)
 
 
 @dataclass(slots=True)
 class Shared:
-    """The state that a graph and its bodies share: used names, constants, symbols."""
+    """The state that the writer of a graph and those of its bodies share: used names, constants, initializers."""
 
     used_names: set[str] = field(default_factory=set)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
@@ -56,8 +57,9 @@ class Shared:
 
 @dataclass(slots=True)
 class Writer:
-    """Collects the nodes of one graph. `names` are the names of values, `symbols` of the sizes of symbolic dimensions,
-    each a list of one number. `outputs` keep their own names, which are taken for them."""
+    """Collects the nodes of one graph. `names` maps values to their names, `symbols` the symbols of dimensions to the
+    names of their sizes, each a list of one number. `outputs` are the graph's outputs, whose own names are reserved for
+    them."""
 
     shared: Shared = field(default_factory=Shared)
     names: dict[Value, str] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class Writer:
     outputs: frozenset[Value] = frozenset()
 
     def inner(self) -> Writer:
-        """The writer of a body, which sees all that stands around it."""
+        """A writer for a body inside this graph, which sees all values written so far."""
         return Writer(self.shared, dict(self.names), dict(self.symbols))
 
     def name(self, value: Value) -> str:
@@ -84,14 +86,14 @@ class Writer:
         return own
 
     def op(self, kind: str, inputs: Sequence[str | None], /, **attributes: Any) -> str:
-        """Add a node with one output; gives the fresh name of that output."""
+        """Add a node with one output; returns that output's fresh name."""
         return self.several(kind, inputs, [self.shared.fresh(kind.lower())], **attributes)[0]
 
     def several(
         self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any
     ) -> list[str]:
-        """Add a node with these outputs; gives their names. Attributes that are None are left out, and so are absent
-        inputs at the end."""
+        """Add a node whose outputs have the names `outputs`; returns these. Attributes that are None are left out, and
+        so are absent inputs at the end."""
         arguments = [name or "" for name in inputs]
         while arguments and not arguments[-1]:
             arguments.pop()
@@ -102,7 +104,8 @@ class Writer:
     # --- numbers and sizes --------------------------------------------------------------------------------------------
 
     def constant(self, array: Any, t: DType, hint: str = "constant") -> str:
-        """A node `Constant` before all others, one for all equal ones: initializers are weights."""
+        """The name of a constant with these elements, for which a node `Constant` is added before all others unless an
+        equal one exists. Initializers are for weights."""
         array = np.ascontiguousarray(np.asarray(array).astype(t.numpy)).reshape(np.shape(array))
         key = (str(t), array.shape, array.tobytes())
         if key not in self.shared.constants:
@@ -113,7 +116,7 @@ class Writer:
         return self.shared.constants[key]
 
     def initializer(self, array: Any, hint: str) -> str:
-        """An array that is not shared with any other."""
+        """Add an initializer with these elements, which is shared with no other; returns its name."""
         name = self.shared.fresh(hint)
         self.shared.initializers.append(numpy_helper.from_array(np.asarray(array), name))
         return name
@@ -125,7 +128,7 @@ class Writer:
         return self.constant(np.asarray(number), t)
 
     def size(self, e: Any) -> str:
-        """A size as a list of one number."""
+        """Emit the size `e` as a list of one number; returns its name."""
         match as_expr(e):
             case Const(value):
                 return self.ints([int(value)])
@@ -137,7 +140,7 @@ class Writer:
         raise UnsupportedError("this size cannot be said in ONNX", got=e)
 
     def sizes(self, shape: Sequence[Any]) -> str:
-        """Sizes as a list."""
+        """Emit the sizes `shape` as a list; returns its name."""
         known = [as_int(as_expr(d)) for d in shape]
         if None not in known:
             return self.ints([d or 0 for d in known])
@@ -149,7 +152,7 @@ class Writer:
         return x if old is new else self.op("Cast", [x], to=code(new))
 
     def reshape(self, x: str, shape: Sequence[Expr]) -> str:
-        """A reshape; one unknown size is left to be inferred."""
+        """Emit a reshape of `x`; returns its name. A single unknown size is left to be inferred."""
         known = [as_int(d) for d in shape]
         if known.count(None) == 1 and 0 not in known:
             return self.op("Reshape", [x, self.ints([-1 if d is None else d for d in known])])

@@ -23,7 +23,8 @@ from tilewright.ir.loops import Intrinsic, Region
 from tilewright.schedule.mma_intrinsics import COPY_ONE_ASYNC, MMA, MMA_HELD, QUAD_REDUCE, SUMS, WARP_REDUCE
 
 COLLECTIVE = {intrin.name: about for about, intrin in MMA.items()}
-"""Matrix products of a whole warp by their intrinsics' names: the factors' type, and which of them is transposed."""
+"""The matrix products that a whole warp computes, by their intrinsics' names: the type of the factors, and which of
+them is transposed."""
 
 _SINGLE = frozenset(intrin.name for intrin in COPY_ONE_ASYNC.values())
 
@@ -49,7 +50,7 @@ def is_collective(name: str) -> bool:
 
 
 def emit_collective(s: State, stmt: Intrinsic) -> None:
-    """Write the instructions of such an intrinsic."""
+    """Write the instructions of an intrinsic for which `is_collective` holds."""
     if stmt.name in _REDUCING:
         _reduce(s, stmt, *_REDUCING[stmt.name])
         return
@@ -67,12 +68,13 @@ def emit_collective(s: State, stmt: Intrinsic) -> None:
 
 
 def _word(t: DType) -> str:
-    """The LLVM type of a fragment's registers."""
+    """The LLVM type of one register of a fragment with elements of type `t`."""
     return "<2 x half>" if t is f16 else "i32"
 
 
 def _multiply(s: State, t: DType, c: Region, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Add the product of two fragments to a thread's sums."""
+    """Write one `mma` instruction: add the product of the fragments in the registers `rows` (of A) and `columns` (of B)
+    to the thread's four sums in the region `c`."""
     word, sums, element = _word(t), SUMS[t], register_type(SUMS[t])
     places = [(r, k) for r in range(2) for k in range(2)]
     loads = [Load(c.buffer, element_of(c, place)) for place in places]
@@ -106,8 +108,8 @@ def emit_fence(s: State) -> None:
 
 
 def emit_arrival(s: State, pending: int, wide: bool) -> None:
-    """Write the wait for copies that the thread has started, except those since its last `pending` waits. `wide`: four
-    warps together read the copied data."""
+    """Write the wait for the copies that the thread has started, except those since its last `pending` waits. `wide`:
+    four warps together read the copied data, so that a fence follows."""
     commit = s.out.declare("llvm.nvvm.cp.async.commit.group", "void", [])
     wait = s.out.declare("llvm.nvvm.cp.async.wait.group", "void", ["i32"])
     s.out.effect(f"call void {commit}()")
@@ -117,8 +119,8 @@ def emit_arrival(s: State, pending: int, wide: bool) -> None:
 
 
 def _reduce(s: State, stmt: Intrinsic, name: str, t: DType, distances: Sequence[int]) -> None:
-    """Write a butterfly reduction: after five exchanges each lane has the result of all lanes, after two that of
-    four."""
+    """Write a butterfly reduction by the operation `name`: at each of `distances`, lanes exchange and combine their
+    values. After five exchanges each lane has the result of all lanes, after two that of four."""
     (y,), (x,) = stmt.outputs, stmt.inputs
     value = evaluate(s, Load(x.buffer, tuple(start for start, _ in x.ranges))).scalar
     element = register_type(t)
@@ -133,8 +135,9 @@ def _reduce(s: State, stmt: Intrinsic, name: str, t: DType, distances: Sequence[
 
 
 def _held(s: State, region: Region, t: DType) -> list[str]:
-    """The registers of A from a thread's own sums: of f32 the columns 2q, whose depth is q, before the columns 2q + 1,
-    whose depth is q + 4 (PTX ISA, "Matrix fragments for mma.m16n8k8"); of 16 bits two neighbours each."""
+    """Load the registers of a fragment of A from sums that the thread itself holds. Registers of f32 have the columns
+    2q, whose depth is q, before the columns 2q + 1, whose depth is q + 4 (PTX ISA, "Matrix fragments for mma.m16n8k8");
+    those of 16 bits have two neighbours each."""
     starts = [start for start, _ in region.ranges]
 
     def element(h: int, r: int, c: int) -> str:
@@ -158,8 +161,9 @@ def _held(s: State, region: Region, t: DType) -> list[str]:
 
 
 def _values(s: State, region: Region, t: DType) -> list[str]:
-    """The registers of B for such an A. Of f32 no instruction turns lines, so that each is loaded by itself: lines of 8
-    elements for even depths lie before those for odd ones, and 32 threads read 128 bytes."""
+    """Load the registers of the fragment of B that belongs to an A of `_held`. No instruction transposes f32, so each
+    element is loaded by itself: lines of 8 elements for even depths lie before those for odd ones, and 32 threads read
+    128 bytes."""
     if t is not f32:
         return _fragment(s, region, 2, True, (0, CORE))
     base, _ = address(s, region.buffer, buffer_offset(s, region.buffer, of_lane_0(s, region)))
@@ -188,7 +192,8 @@ def _lane(s: State) -> str:
 
 
 def _single_offset(s: State) -> str:
-    """Bytes from an element of eight lines of eight, of depths 0, 2, 4 and 6, to that of a lane: line g of depth 2q."""
+    """The lane's offset, in bytes, in eight lines of eight elements for the depths 0, 2, 4 and 6: lane 4g + q reads
+    line g of depth 2q. Computed once per function."""
     name = "%frag.single"
     if not any(line.startswith(f"  {name} =") for line in s.out.entry):
         lane = _lane(s)
@@ -202,13 +207,14 @@ def _single_offset(s: State) -> str:
 
 
 def _as_tf32(s: State, value: str) -> str:
-    """A number rounded to 10 bits of mantissa."""
+    """Emit the conversion of an f32 value to TF32, which has 10 bits of mantissa."""
     return s.out.inst(f"call i32 {s.out.declare('llvm.nvvm.f2tf32.rna', 'i32', ['float'])}(float {value})")
 
 
 def _fragment(s: State, region: Region, count: int, across: bool, lies: tuple[int, int]) -> list[str]:
-    """The registers of a fragment: of A four, for two groups of eight rows in each of two groups of depth, of B two.
-    `lies`: bytes from eight lines to the next eight, and from a group of depth to the next one."""
+    """Load a fragment of `count` registers from shared memory: four of A, for two groups of eight rows in each of two
+    groups of depth, or two of B. `lies`: the bytes from eight lines to the next eight, and from a group of depth to the
+    next."""
     t = region.buffer.dtype
     lines, groups = lies
     word = _word(t)
@@ -239,8 +245,9 @@ def _fragment(s: State, region: Region, count: int, across: bool, lies: tuple[in
 
 
 def _lane_offset(s: State, second: int, upper: int) -> str:
-    """Bytes from a fragment's first core matrix to the line that a lane names: eight lanes take the 8 lines of one,
-    of which the second is `second` bytes after the first, and the upper two `upper` after the lower ones."""
+    """The offset, in bytes, of the line whose address a lane passes to `ldmatrix`, from the first core matrix. Eight
+    lanes name the 8 lines of a matrix; the second matrix is `second` bytes after the first, and the matrices of the
+    upper 16 lanes `upper` bytes after those of the lower."""
     name = f"%frag.{second}.{upper}"
     if not any(line.startswith(f"  {name} =") for line in s.out.entry):
         lane = _lane(s)

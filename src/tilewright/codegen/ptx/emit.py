@@ -40,13 +40,14 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 STATED_BYTES = 48 << 10
-"""The bytes of shared memory that a kernel may declare; its launch requests more."""
+"""The largest number of bytes of shared memory that a kernel declares in its text; for more, its launch requests the
+memory."""
 SHARED_ALIGN = 128
 """The alignment in bytes of buffers in shared memory: a line."""
 ARGUMENT_ALIGN = 16
-"""The least alignment in bytes of arguments: the bytes that a thread moves at once."""
+"""The least alignment of arguments in bytes: as many as a thread moves at once."""
 DYNAMIC = "@tw_shared"
-"""The name of the shared memory that launches request."""
+"""The LLVM name of shared memory that a launch requests."""
 
 
 def emit_module(func: PrimFunc, target: Target) -> Module:
@@ -80,13 +81,13 @@ def emit_module(func: PrimFunc, target: Target) -> Module:
 
 
 def _numbered(text: str, first: int) -> str:
-    """Text of a kernel with its metadata numbered from `first` on."""
+    """The text of a kernel with its metadata numbers increased by `first`."""
     return re.sub(r"!(\d+)", lambda m: f"!{int(m[1]) + first}", text) if first else text
 
 
 class _Kernel:
-    """Emits one kernel. `bound` has for each direction the number of threads that reach this point, by enclosing loops;
-    `partial`: not all threads of the block do."""
+    """Emits one kernel. `bound` maps each direction to the number of threads that reach the current statement, by
+    enclosing loops; `partial`: not all threads of the block reach it."""
 
     def __init__(self, func: PrimFunc, name: str, target: Target) -> None:
         self.func = func
@@ -182,7 +183,7 @@ class _Kernel:
     # Statements
 
     def statement(self, stmt: Stmt) -> None:
-        """Emit a statement that all threads, as far as they are bound, reach."""
+        """Emit a statement that all threads reach, except those that enclosing loops exclude."""
         if isinstance(stmt, Barrier):
             self.barrier(stmt)
             return
@@ -219,8 +220,8 @@ class _Kernel:
                 raise CompileError(f"no kernel has a {type(stmt).__name__} here", where=self.name)
 
     def by_one(self, stmt: Stmt) -> None:
-        """Emit a statement without thread loops: it is run by the threads whose index is 0 in each direction without an
-        enclosing loop."""
+        """Emit a statement without thread loops, to be run only by the threads whose index is 0 in each direction that
+        no enclosing loop is bound to."""
         if self.outermost and not self.bound and not self.grid:
             raise CompileError("no hardware index runs through a loop", where=self.name, hint="bind a loop")
         s = self.s
@@ -271,7 +272,8 @@ class _Kernel:
         return {s.var for s in walk(self.func.body) if of_threads(s) and isinstance(s, For)}
 
     def index(self, stmt: For) -> None:
-        """Emit a loop that is bound to a hardware index."""
+        """Emit the loop `stmt`, which is bound to a hardware index: its variable becomes that index, and threads past
+        its extent skip the body."""
         assert stmt.thread is not None
         s = self.s
         s.env[stmt.var] = Value(i64, (self._index(stmt.thread),))
@@ -343,7 +345,7 @@ class _Kernel:
 
     @property
     def first(self) -> str:
-        """Whether a thread is the first one of its block."""
+        """Emit the condition that the thread is the first of its block; returns its name."""
         result = "true"
         for t in self.block:
             zero = self.s.out.inst(f"icmp eq i64 {self._index(t)}, 0")
@@ -352,7 +354,8 @@ class _Kernel:
 
     @property
     def _rows(self) -> int:
-        """The number of rows of threads in direction x, each of which has its own copy of what a warp shares."""
+        """The number of rows of threads in direction x in a block; each row has its own copy of a buffer of scope
+        "warp"."""
         return prod(n for t, n in self.block.items() if t != "threadIdx.x")
 
     def allocate(self, stmt: Allocate) -> None:
@@ -385,7 +388,8 @@ class _Shared:
         self.size = 0
 
     def take(self, nbytes: int, where: str, target: Target) -> None:
-        """Add bytes to the end. Raises CompileError if a block cannot have as many."""
+        """Add `nbytes` to the size of shared memory. Raises CompileError if a block of the target cannot have as
+        much."""
         assert target.gpu is not None
         self.size += nbytes
         if self.size > target.gpu.shared:
@@ -410,22 +414,22 @@ def _shared_offsets(body: Stmt, where: str, target: Target, rows: int) -> _Share
 
 
 def _is_of_thread(name: str) -> bool:
-    """Whether each thread starts its own copies by this intrinsic."""
+    """Whether the intrinsic `name` is an asynchronous copy that each thread starts for itself."""
     return is_async(name) and not is_tile_copy(name)
 
 
 def _is_written(name: str) -> bool:
-    """Whether there are instructions for an intrinsic; otherwise it is expanded."""
+    """Whether this module has instructions for the intrinsic `name`; others are expanded to loops."""
     return is_collective(name) or is_async(name)
 
 
 def _has_collective(s: Stmt) -> bool:
-    """Whether a part of a statement is a barrier, or an intrinsic that has instructions of its own."""
+    """Whether `s` contains a barrier, or an intrinsic that is written as instructions."""
     return any(isinstance(x, Barrier) or (isinstance(x, Intrinsic) and _is_written(x.name)) for x in walk(s))
 
 
 def _used(body: Stmt) -> set[str]:
-    """The names of the buffers that a statement accesses."""
+    """The names of the buffers that the statement `body` accesses."""
     members: set[str] = set()
     for s in walk(body):
         for e in exprs_of(s):

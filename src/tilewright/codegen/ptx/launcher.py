@@ -82,8 +82,8 @@ def _launch(s: State, func: PrimFunc, launch: Launch, number: int, entry: str) -
 
 
 def _encoded(s: State, tensor_map: Map, name: str) -> str:
-    """A tensor map, which the second function of the context has the driver encode: type, rank, bytes of an element,
-    and sizes and box from the last dimension on."""
+    """Emit the encoding of a tensor map at launch; returns its address. The context's second function has the driver
+    encode it from an array of words: type, rank, bytes of an element, and sizes and box from the last dimension on."""
     out, rank = s.out, len(tensor_map.sizes)
     out.entry += [
         f"  %map{name} = alloca [{MAP_BYTES} x i8], align 64",
@@ -108,7 +108,7 @@ TYPES = {"i8": 0, "f16": 6, "f32": 7, "bf16": 9}
 
 
 def _constant(name: str, text: str) -> str:
-    """A constant of text that ends with 0, as C has it."""
+    """An LLVM constant that holds `text` with a zero byte at its end."""
     data = text.encode() + b"\0"
     shown = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:02X}" for b in data)
     return f'{name} = private unnamed_addr constant [{len(data)} x i8] c"{shown}", align 8'

@@ -9,8 +9,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """A tensor map that a kernel has as a parameter: the array, by its position among the function's parameters, its
-    type and its sizes by the function's symbols, and the sizes of the tiles that are copied."""
+    """A tensor map that a kernel takes as a parameter: the position of the array among the function's parameters, its
+    type, its sizes in terms of the function's symbols, and the sizes of the tiles that are copied."""
 
     buffer: int
     dtype: DType
@@ -44,7 +44,7 @@ class Launch:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """The number of threads in a block."""
         x, y, z = self.block
         return x * y * z
 

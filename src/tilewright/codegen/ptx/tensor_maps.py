@@ -39,7 +39,7 @@ bytes or the parity of the phase that is waited for."""
 
 
 def _call(s: State, name: str, text: str, operands: list[str]) -> None:
-    """Call a function that is inlined text for the assembler."""
+    """Emit a call of an internal function that consists of the assembler text `text`, and define it once."""
     types = [x.split()[0] for x in operands]
     symbol = f"{_PREFIX}.{name}"
     names = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))
@@ -57,15 +57,16 @@ def _call(s: State, name: str, text: str, operands: list[str]) -> None:
 
 
 class Tiles:
-    """The copies of tiles of one kernel, with `count` barriers of bytes from `offset` in its shared memory on, in which
-    buffers lie at `offsets`."""
+    """Writes the tile copies of one kernel. It has `count` barriers that count bytes, from `offset` in its shared
+    memory on; its buffers are at `offsets`."""
 
     def __init__(self, s: State, memory: str, offset: int, count: int) -> None:
         self.s, self.memory, self.offset, self.count = s, memory, offset, count
         self.maps: list[Map] = []
 
     def begin(self, first: str) -> None:
-        """Initialise the barriers by the thread that is `first`; then all threads wait for it."""
+        """Emit the initialisation of the barriers by the thread for which the condition `first` holds, and all threads'
+        wait for it."""
         s = self.s
         s.out.entry += ["  %tile.turn = alloca i64, align 8", "  store i64 0, ptr %tile.turn, align 8"]
         then, join = s.out.fresh("then"), s.out.fresh("join")
@@ -79,7 +80,7 @@ class Tiles:
         s.out.effect(f"call void {symbol}(i32 0)")
 
     def copy(self, stmt: Intrinsic, position: int) -> None:
-        """Start a copy; `position` is that of the array among the function's parameters."""
+        """Emit the start of the tile copy `stmt`; `position` is the source array's among the function's parameters."""
         s, (to,), (source,) = self.s, stmt.outputs, stmt.inputs
         where, _ = address(s, to.buffer, buffer_offset(s, to.buffer, [start for start, _ in to.ranges]))
         shared = s.out.inst(f"addrspacecast ptr {where} to ptr addrspace(3)")
@@ -104,8 +105,8 @@ class Tiles:
         s.forget_loads(to.buffer)
 
     def meet(self, pending: int, first: str) -> None:
-        """Write the steps of a barrier of the block: the thread that is `first` arrives for the copies since the last
-        one, and all wait for those that `pending` barriers before were begun."""
+        """Emit what a barrier of the block does for tile copies: the thread for which `first` holds arrives for the
+        copies started since the last barrier, and all threads wait for those started `pending` barriers before."""
         s = self.s
         if pending + 1 != self.count:
             raise CompileError("barriers of one kernel wait for different copies", got=pending, expected=self.count - 1)
@@ -135,11 +136,12 @@ class Tiles:
         return text, [f"{t} {v}" for t, v in zip(types, values, strict=True)]
 
     def _turn(self) -> str:
-        """The number of barriers of the block so far, at run time."""
+        """Emit a load of the number of block barriers passed so far; returns its name."""
         return self.s.out.inst("load i64, ptr %tile.turn, align 8")
 
     def _place(self, number: str, known: bool = False) -> str:
-        """The address in shared memory of the barrier of bytes for a number of barriers of the block."""
+        """Emit the shared-memory address of the byte-counting barrier that serves block barrier `number`; `known`: the
+        number is a constant."""
         s = self.s
         base = (
             f"ptrtoint (ptr addrspace(3) getelementptr (i8, ptr addrspace(3) {self.memory}, i64 {self.offset}) to i32)"
@@ -152,7 +154,7 @@ class Tiles:
         return s.out.inst(f"add i32 {base}, {above}")
 
     def _map(self, new: Map) -> int:
-        """The number of a tensor map among the kernel's."""
+        """The index of a tensor map among the kernel's; it is added if it is new."""
         if new not in self.maps:
             self.maps.append(new)
         return self.maps.index(new)

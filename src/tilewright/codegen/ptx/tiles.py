@@ -14,11 +14,11 @@ from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
 CORE = 128
-"""Bytes of a core matrix."""
+"""The size of a core matrix in bytes."""
 
 
 def of_lane_0(s: State, region: Region, warps: int = 1) -> list[Expr]:
-    """A region's first indices, for lane 0 of the first warp of each group of `warps` warps."""
+    """The first indices of a region as lane 0 of the first warp of each `warps` warps has them."""
     starts = [start for start, _ in region.ranges]
     threads: dict[Var, Expr] = {}
     for v in {v for e in starts for v in variables(e)}:
@@ -31,7 +31,7 @@ def of_lane_0(s: State, region: Region, warps: int = 1) -> list[Expr]:
 
 
 def strides(region: Region, across: bool) -> tuple[int, int]:
-    """Bytes from eight lines to the next eight, and from a group of depth to the next one
+    """The distances, in bytes, from eight lines of a tile to the next eight, and from a group of depth to the next one
     (`schedule/mma_intrinsics.py`)."""
     b = region.buffer
     sizes = [as_int(n) for n in b.shape[-3:]]
@@ -42,13 +42,14 @@ def strides(region: Region, across: bool) -> tuple[int, int]:
 
 
 def element_of(region: Region, place: Sequence[int]) -> tuple[Expr, ...]:
-    """The indices of an element of a region, by its place in those dimensions that are longer than 1."""
+    """The indices of one element of a region. `place` gives its position in each dimension in which the region is
+    longer than 1."""
     inner = iter(place)
     return tuple(start if as_int(extent) == 1 else start + const(next(inner)) for start, extent in region.ranges)
 
 
 def store_sums(s: State, places: Sequence[Load], values: Sequence[str]) -> None:
-    """Write a thread's new sums."""
+    """Emit stores of a thread's new sums `values` to the elements that `places` load."""
     s.forget_loads(places[0].buffer)
     for load, value in zip(places, values, strict=True):
         where, align = address(s, load.buffer, buffer_offset(s, load.buffer, load.indices))

@@ -27,9 +27,9 @@ _WIDE = {intrin.name: about for about, intrin in WIDE.items()} | {
     name: (t, columns, (False, False)) for name, (t, columns) in _TILES.items()
 }
 SWIZZLED = 1 << 62
-"""The bits of a descriptor of lines of 128 bytes whose groups are swizzled."""
+"""The bits that mark, in a descriptor, lines of 128 bytes whose groups of 16 bytes are swizzled."""
 GROUPS = 2
-"""Groups of depth of one instruction, for every type."""
+"""The number of groups of depth that one instruction multiplies, for every type."""
 
 
 def is_wide(name: str) -> bool:
@@ -39,7 +39,8 @@ def is_wide(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """A step's products: the types, columns, which factors lie across, and the bytes between their groups of depth."""
+    """The products of one step of four warps: the type of the factors, the number of columns, which factors lie across,
+    and for each the bytes between its groups of depth."""
 
     dtype: DType
     columns: int
@@ -48,12 +49,13 @@ class Wide:
 
     @property
     def name(self) -> str:
-        """The function's name, by all that it depends on."""
+        """The name of the LLVM function that computes these products, which tells all that it depends on."""
         a, b = (("k", "m")[x] for x in self.across)
         return f"tw.wgmma.{self.dtype.name}.n{self.columns}.{a}{b}.{self.groups[0]}.{self.groups[1]}"
 
     def definition(self) -> str:
-        """The function: sums and two descriptors to new sums."""
+        """The text of the LLVM function that computes these products: it takes two descriptors and the sums, and
+        returns the new sums."""
         count = self.columns // 2
         element, letter = register_type(SUMS[self.dtype]), "r" if self.dtype is i8 else "f"
         result = "{ " + ", ".join([element] * count) + " }"
@@ -87,7 +89,7 @@ class Wide:
 
 
 def emit_wide(s: State, stmt: Intrinsic) -> None:
-    """Write the products of a step."""
+    """Write the products of `stmt`, one step of four warps, and the stores of their sums."""
     t, columns, across = _WIDE[stmt.name]
     (c,), (a, b) = stmt.outputs, stmt.inputs
     swizzled = SWIZZLED if stmt.name in _TILES else 0
@@ -108,7 +110,8 @@ def emit_wide(s: State, stmt: Intrinsic) -> None:
 
 
 def _descriptor(s: State, region: Region, lines: int, groups: int, swizzled: int) -> str:
-    """Where a factor's tile is and how it lies, for the first thread of four warps."""
+    """Emit the descriptor of a factor's tile, from the first thread of four warps: its address, the bytes between eight
+    lines (`lines`) and between groups of depth (`groups`), and the bits `swizzled`."""
     where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, of_lane_0(s, region, warps=4)))
     shared = s.out.inst(f"addrspacecast ptr {where} to ptr addrspace(3)")
     start = s.out.inst(f"ptrtoint ptr addrspace(3) {shared} to i32")

@@ -90,7 +90,8 @@ def slices(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 def between(
     w: Writer, x: Ref, begin: Sequence[Expr], ends: Sequence[Expr], steps: Sequence[int], shape: Sequence[Expr]
 ) -> Ref:
-    """`x[begin:ends:steps]`, a slice of sizes that may be symbolic."""
+    """Write the slice `x[begin:ends:steps]` of the resulting shape `shape`; all of these may be symbolic except the
+    steps."""
     known = [[as_int(v) for v in side] for side in (begin, ends)]
     if None not in (*known[0], *known[1]):
         lists = [[v or 0 for v in side] for side in known]
@@ -148,8 +149,8 @@ def triangle(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 
 @rule("identity", "stop_gradient", "surrogate", "require")
 def identity(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
-    """The operand itself. StableHLO has no operation that ends a call with an error, so `require` checks nothing
-    there."""
+    """The rule of operators that become their operand. StableHLO has no operation that ends a call with an error, so
+    `require` checks nothing there."""
     return x[0]
 
 
@@ -218,7 +219,8 @@ def conv(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 
 @rule("conv_transpose")
 def conv_transpose(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
-    """A convolution over the input with zeros between its elements, with the filters mirrored."""
+    """The rule of `conv_transpose`: a convolution over the input with zeros between its elements, with the filters
+    mirrored."""
     attrs, (source, filters, *_) = node.of(ConvTransposeAttrs), x
     rank = len(attrs.strides)
     reach = [(dim(d) - 1) * g for d, g in zip(filters.shape[2:], attrs.dilations, strict=True)]
@@ -244,7 +246,8 @@ def _convolution(
     spread: Sequence[int],
     pads: Sequence[int],
 ) -> Ref:
-    """A convolution by filters whose first two dimensions are `kernel`; those of a transposed one are mirrored."""
+    """Write a convolution of `operands` (input, filters). `kernel` names the first two dimensions of the filters,
+    `spread` is the dilation of the input; filters of a transposed convolution are mirrored."""
     attrs = node.of(ConvAttrs)
     rank = len(strides)
     space = ", ".join(map(str, range(rank)))
@@ -272,7 +275,7 @@ _KINDS: dict[str, tuple[str, Callable[[DType], Any]]] = {
 
 
 def reduced(w: Writer, x: Ref, op: str, axes: Sequence[int]) -> Ref:
-    """A reduction that keeps its dimensions, with extent one."""
+    """Write a reduction of `x` by `op` that keeps the reduced dimensions, with extent one."""
     kind, start = _KINDS[op]
     if x.dtype is boolean:
         kind = {"maximum": "or", "minimum": "and"}.get(kind, kind)
@@ -283,7 +286,7 @@ def reduced(w: Writer, x: Ref, op: str, axes: Sequence[int]) -> Ref:
 
 
 def count(w: Writer, x: Ref, axes: Sequence[int], like: Ref) -> Ref:
-    """The number of elements that are reduced to one."""
+    """Write the number of elements of `x` along `axes`, repeated to the type and shape of `like`."""
     size = dim(product([x.shape[a] for a in axes]))
     number = as_int(size)
     if number is not None:
@@ -411,7 +414,8 @@ def gather_nd(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
 
 
 def _from_start(w: Writer, index: Ref, extents: Sequence[Expr], places: Sequence[int]) -> Ref:
-    """Places of which negative ones count from the end of `extents`: one, or one each along dimension `places`."""
+    """Write indices whose negative elements are counted from the end as indices from the start. `extents`: the extent
+    that all elements refer to, or one for each element along dimension `places` of `index`."""
     if index.dtype.kind == "uint":
         return index
     index = w.cast(index, i32) if index.dtype.bits < 32 else index  # a type that holds the extent
@@ -422,7 +426,7 @@ def _from_start(w: Writer, index: Ref, extents: Sequence[Expr], places: Sequence
 
 
 def gathered(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) -> Ref:
-    """Elements along an axis by a tensor of their places, none of which is negative."""
+    """Write the gather of `source` along `axis` at the elements of `index`, which are not negative."""
     rank = len(index.shape)
     offsets = [k if k < axis else k + rank - 1 for k in range(len(source.shape)) if k != axis]
     sizes = [as_expr(1) if k == axis else d for k, d in enumerate(source.shape)]
@@ -440,8 +444,9 @@ def _gathered(
     shared: Sequence[int],
     vector: int,
 ) -> Ref:
-    """Slices of these sizes, which stand in dimensions `offsets` of the result: one element of the dimensions `looked`
-    up, by vectors along dimension `vector` of the index, whose first dimensions are the `shared` ones of the source."""
+    """Write StableHLO's `gather`: slices of `sizes` from `source`, which become dimensions `offsets` of the result.
+    Vectors along dimension `vector` of `index` are their first indices in dimensions `looked`, which are dropped;
+    dimensions `shared` are batch dimensions of both."""
     batches = f"operand_batching_dims = {[*shared]}, start_indices_batching_dims = {[*shared]}, " if shared else ""
     text = (
         f"dimension_numbers = #stablehlo.gather<offset_dims = {[*offsets]}, collapsed_slice_dims = {[*looked]}, "

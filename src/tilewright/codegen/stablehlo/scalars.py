@@ -42,7 +42,7 @@ COMPARED = {"eq": "EQ", "ne": "NE", "lt": "LT", "le": "LE", "gt": "GT", "ge": "G
 
 
 def elementwise(w: Writer, e: Expr, arguments: Mapping[Var, Ref], shape: Shape) -> Ref:
-    """The value of an expression of `arguments`, tensors of this shape."""
+    """Write the expression `e` element by element; `arguments` maps its variables to tensors of shape `shape`."""
     done: dict[Expr, Ref] = {}
 
     def value(e: Expr) -> Ref:
@@ -130,7 +130,7 @@ def _gelu(w: Writer, x: Ref, tanh: bool) -> Ref:
 
 
 def _floored(w: Writer, a: Ref, b: Ref, rest: bool) -> Ref:
-    """Division that rounds down, or its remainder, which has the divisor's sign."""
+    """Write an integer division that rounds down, or, with `rest`, its remainder, which has the divisor's sign."""
     zero = w.full(0, a.dtype, a.shape)
     remainder = w.binary("remainder", a, b)
     if a.dtype.kind == "uint":

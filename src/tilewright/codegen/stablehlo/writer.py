@@ -77,8 +77,8 @@ def _nested(flat: Sequence[str], shape: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class Writer:
-    """Collects lines. `values` are the graph's values that stand in the text already, `symbols` the sizes of symbolic
-    dimensions as scalars."""
+    """Collects the lines of a function. `values` maps values of the graph to the tensors written for them, `symbols`
+    the symbols of dimensions to their sizes as scalars."""
 
     lines: list[str] = field(default_factory=list)
     values: dict[Value, Ref] = field(default_factory=dict)
@@ -90,7 +90,8 @@ class Writer:
         return f"%{self.count - 1}"
 
     def op(self, name: str, operands: Sequence[Ref], t: DType, shape: Sequence[Expr], attrs: str = "") -> Ref:
-        """An operation with one result, its name without the dialect where that is StableHLO's."""
+        """Write an operation with one result of type `t` and shape `shape`; returns it. `name` has no dialect if that
+        is StableHLO."""
         result = Ref(self.fresh(), t, tuple(shape))
         whole = name if "." in name else f"stablehlo.{name}"
         parameters = ", ".join(r.name for r in operands)
@@ -140,7 +141,7 @@ class Writer:
     # --- shapes -------------------------------------------------------------------------------------------------------
 
     def broadcast(self, x: Ref, shape: Sequence[Expr], places: Sequence[int]) -> Ref:
-        """`x` with its dimensions at `places` of a larger tensor."""
+        """Write the broadcast of `x` to `shape`, in which `places` are the dimensions of `x`."""
         if tuple(shape) == x.shape:
             return x
         attrs = f"{{broadcast_dimensions = {ints(places)}}}"
@@ -149,7 +150,7 @@ class Writer:
         return self.op("dynamic_broadcast_in_dim", [x, self.sizes(shape)], x.dtype, shape, attrs)
 
     def spread(self, x: Ref, shape: Sequence[Expr]) -> Ref:
-        """`x` broadcast as NumPy does."""
+        """Write the broadcast of `x` to `shape` by NumPy's rules."""
         offset = len(shape) - len(x.shape)
         return self.broadcast(x, shape, range(offset, len(shape)))
 
@@ -175,7 +176,7 @@ class Writer:
         return x if x.dtype is t else self.op("convert", [x], t, x.shape)
 
     def binary(self, name: str, a: Ref, b: Ref) -> Ref:
-        """An operation on two tensors of one shape."""
+        """Write the operation `name` on two tensors of equal type and shape."""
         return self.op(name, [a, b], a.dtype, a.shape)
 
     def compare(self, direction: str, a: Ref, b: Ref) -> Ref:
@@ -189,7 +190,8 @@ class Writer:
     # --- regions ------------------------------------------------------------------------------------------------------
 
     def reduced(self, x: Ref, kind: str, start: Any, shape: Sequence[Expr], attrs: str, op: str = "reduce") -> Ref:
-        """A reduction, or one over windows, whose body is one operation."""
+        """Write a reduction of `x` whose body is the one operation `kind`, from the number `start`; `op` may be a
+        reduction over windows."""
         scalar = tensor_type(x.dtype, ())
         begin = self.constant(start, x.dtype)
         result = Ref(self.fresh(), x.dtype, tuple(shape))

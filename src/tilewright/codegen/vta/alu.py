@@ -23,13 +23,15 @@ _MAX_ADDED = 4 * _LARGEST
 
 
 class Alus:
-    """Writes operations to a program. `last`: the last statement that reads each buffer, which may write over it."""
+    """Writes ALU operations to a program. `last` maps each buffer to the last statement that reads it, which may
+    overwrite it."""
 
     def __init__(self, program: list[Item], last: Mapping[Buffer, Store]) -> None:
         self.program, self.last = program, last
 
     def fill(self, rows: Array, number: int) -> None:
-        """Write a number into rows: from zeros, its upper half is added and shifted, then its lower half is added."""
+        """Write the operations that set accumulator rows to `number`: from zeros, its upper half is added and shifted,
+        then its lower half is added."""
         self._clear(rows)
         upper, lower = number, 0
         if not _SMALLEST <= number <= _LARGEST:
@@ -42,7 +44,7 @@ class Alus:
             self.add(rows, lower)
 
     def add(self, rows: Array, number: int) -> None:
-        """Add a number to rows, by several operations if need be."""
+        """Write the operations that add `number` to accumulator rows, several if it is too large for one."""
         if abs(number) > _MAX_ADDED:
             raise CompileError("a number does not fit into an instruction", expected=_MAX_ADDED, got=number)
         while number:
@@ -51,7 +53,8 @@ class Alus:
             number -= part
 
     def update(self, s: Store, target: Array, rows: Rows) -> None:
-        """`target = value`, where the value may begin with the target itself."""
+        """Write the operations of the store `s` to the rows `target`, where the value may begin with the target itself.
+        `rows` returns the rows of a load."""
         results = self._value(s.value, rows, s)
         if isinstance(results, int):
             raise CompileError("a constant is no update", where=f"buffer {s.buffer.name!r}")
@@ -59,8 +62,8 @@ class Alus:
             self._copy(target, results)
 
     def in_place(self, s: Store, rows: Rows) -> Array:
-        """Compute a value in the rows of its first operand, and return these. A cast to bytes takes the low bytes
-        later."""
+        """Write the operations that compute the value of `s` in the rows of its first operand; returns these rows. A
+        cast to bytes takes the low bytes later."""
         e = s.value
         while isinstance(e, Op) and e.name == "cast":
             e = e.args[0]
@@ -70,7 +73,7 @@ class Alus:
         return results
 
     def _value(self, e: Expr, rows: Rows, target: Store) -> Array | int:
-        """An expression: rows that hold it, or a number."""
+        """Write the operations that compute `e`; returns the rows that hold it, or a number if it is constant."""
         match e:
             case Const():
                 return int(e.value)
@@ -94,7 +97,8 @@ class Alus:
         raise CompileError("the ALU has no such operation", where=str(e), expected=", ".join(_OPS))
 
     def _mine(self, e: Expr, rows: Rows, target: Store) -> Array:
-        """Rows that hold an expression and may be written. Raises CompileError where another statement reads them."""
+        """Write the operations that compute `e` in rows that may be overwritten, and return these. Raises CompileError
+        if another statement reads them later."""
         results = self._value(e, rows, target)
         if isinstance(results, int):
             raise CompileError("an operation has constants alone", where=str(e))
@@ -122,7 +126,7 @@ class Alus:
         self._emit(op, [rows], number)
 
     def _copy(self, target: Array, source: Array) -> None:
-        """Copy rows to others, by adding them to zeros."""
+        """Write the operations that copy the rows `source` to `target`: these are cleared, and the source is added."""
         self._clear(target)
         self._emit(AluOp.ADD, [target, source])
 

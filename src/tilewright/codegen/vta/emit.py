@@ -39,7 +39,7 @@ Array = np.ndarray[Any, Any]
 Loops = list[tuple[Var, int]]
 
 PAGE = 4096
-"""The first address of memory that is used, and the alignment of buffers there."""
+"""The first address in DRAM that is used, and the alignment of buffers there, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class VtaProgram:
 
 @dataclass(slots=True)
 class _Thread:
-    """One iteration of the virtual threads: the values of loop variables, and the first row of each of its buffers."""
+    """An iteration of virtual threads: the values of its loop variables, and the first row of each of its buffers."""
 
     values: dict[Var, int]
     places: dict[Buffer, int]
@@ -89,7 +89,7 @@ def emit_vta(func: PrimFunc, floor: int | None = None) -> VtaProgram:
 
 
 def addresses(func: PrimFunc) -> tuple[dict[Buffer, int], int]:
-    """Addresses of a function's parameters in DRAM, and the first one after them."""
+    """The address in DRAM of each parameter of a function, and the first address after them."""
     at, results = PAGE, {}
     for buffer in func.params:
         results[buffer] = at
@@ -153,7 +153,7 @@ class _Emitter:
             self.statement(s.body, [t.having(s.var, n) for t in threads])
 
     def allocate(self, s: Allocate, threads: list[_Thread]) -> None:
-        """Allocate rows for a buffer: one place per virtual thread, or two for a double buffer."""
+        """Allocate rows for the buffer of `s`: one place for each virtual thread, or two for a double buffer."""
         memory = MEMORIES.get(s.buffer.scope)
         if memory is None:
             raise CompileError("VTA has no such memory", where=f"buffer {s.buffer.name!r}", got=s.buffer.scope)
@@ -252,7 +252,8 @@ class _Emitter:
         thread: _Thread,
         values: dict[Var, Any],
     ) -> None:
-        """A copy from DRAM: of a read, of one after a condition (else zero), widened from bytes."""
+        """Translate a store to `memory` that copies from DRAM. Its value is a load, a selection of a load or zero by a
+        condition, or one of these widened from bytes."""
         e: Expr = s.value
         inside: list[Expr] = []
         while isinstance(e, Op) and e.name in ("select", "cast"):
@@ -286,7 +287,7 @@ class _Emitter:
     def check_lanes(
         self, s: Store, lanes: Sequence[Var], values: dict[Var, Any], source: tuple[Load, Array] | None = None
     ) -> None:
-        """Raise CompileError unless all loads have the same lane order as the store."""
+        """Raise CompileError unless all loads of `s` (or the load of `source`) have its store's order of lanes."""
         extents = dict(zip(lanes, LANES[MEMORIES.get(s.buffer.scope, Memory.ACC)][-len(lanes) :], strict=True))
         step = 1
         for var in reversed(lanes):
@@ -299,7 +300,7 @@ class _Emitter:
             step *= extents[var]
 
     def row(self, buffer: Buffer, elements: Any, thread: _Thread) -> Any:
-        """The row of a buffer that an element is in; for DRAM in units of result rows."""
+        """The row of a buffer in which the flat position `elements` is; in DRAM, counted in rows of results."""
         if buffer in self.addresses:
             at = elements * buffer.dtype.itemsize + self.addresses[buffer]
             return at // DEFAULT.dram_bytes(Memory.OUT)
@@ -308,7 +309,7 @@ class _Emitter:
 
 
 def _is_leaf(s: Stmt) -> bool:
-    """Whether a statement is loops and conditions around one store or intrinsic."""
+    """Whether `s` is a nest of loops and conditions around one store or intrinsic, without hardware indices."""
     while isinstance(s, For | If):
         if isinstance(s, If) and s.orelse is not None:
             return False
@@ -319,7 +320,8 @@ def _is_leaf(s: Stmt) -> bool:
 
 
 def _lanes(s: Store, loops: Loops, lanes: tuple[int, ...]) -> tuple[list[Var], Loops]:
-    """The loops over the lanes of a row, and the others. Raises CompileError where rows are not written whole."""
+    """The variables of the loops over the `lanes` of a stored row, and the other loops. Raises CompileError if `s`
+    writes only a part of a row."""
     extents = dict(loops)
     results = list(s.indices[-len(lanes) :])
     if not all(isinstance(v, Var) and extents.get(v) == n for v, n in zip(results, lanes, strict=True)):
@@ -329,7 +331,7 @@ def _lanes(s: Store, loops: Loops, lanes: tuple[int, ...]) -> tuple[list[Var], L
 
 
 def _box(conditions: list[Expr], values: dict[Var, Any], loops: Loops) -> Any:
-    """An index of arrays over the loops that leaves the iterations for which conditions hold."""
+    """An index of arrays over the iterations of `loops` that selects those for which all `conditions` hold."""
     mask = np.ones([n for _, n in loops], bool)
     for condition in conditions:
         mask = mask & np.asarray(value(condition, values), bool)

@@ -28,7 +28,8 @@ _MAX_LOOP = (1 << 14) - 1
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """One instruction's loops: their extents, each operand's step in both, and the rows of the micro-operations."""
+    """The loops of one instruction: their two extents, the steps of each operand in both, and the rows of the
+    micro-operations inside."""
 
     extents: tuple[int, int]
     steps: tuple[tuple[int, int], ...]
@@ -46,10 +47,11 @@ class _Dim:
 
 
 def nests(rows: Sequence[Array], *, depth: int = GEMM_DEPTH) -> Iterator[Nest]:
-    """Nests that together have all these operations.
+    """Yield nests of loops that together run all given operations.
 
     Args:
-        rows: of each operand (destination first), arrays of one shape; their order is free.
+        rows: for each operand (destination first) its row in every operation, as arrays of one shape; the order of
+            operations is free.
         depth: the least distance between operations that write the same row.
     """
     base = tuple(int(r.flat[0]) for r in rows) if rows[0].size else ()
@@ -65,7 +67,8 @@ def nests(rows: Sequence[Array], *, depth: int = GEMM_DEPTH) -> Iterator[Nest]:
 
 
 def _dims(rows: Sequence[Array]) -> list[_Dim] | None:
-    """The loops with their steps; None where rows do not step evenly, or backwards."""
+    """The loops, one a dimension longer than 1, through which operands step as `rows` say; None if the rows do not step
+    evenly, or step backwards."""
     shape = rows[0].shape
     dims = []
     for d, extent in enumerate(shape):
@@ -83,7 +86,7 @@ def _dims(rows: Sequence[Array]) -> list[_Dim] | None:
 
 
 def _joined(dims: Sequence[_Dim]) -> list[_Dim]:
-    """Neighbours whose steps agree, as one."""
+    """The loops `dims`, with neighbours joined to one loop whose operands step evenly through both."""
     results: list[_Dim] = []
     for dim in dims:
         if results and all(a == b * dim.extent for a, b in zip(results[-1].steps, dim.steps, strict=True)):
@@ -94,7 +97,7 @@ def _joined(dims: Sequence[_Dim]) -> list[_Dim]:
 
 
 def _split(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Iterator[Nest]:
-    """The best nest, or several over the parts of a loop where one does not do."""
+    """Yield the best nest for loops `dims`; if no single one fits, nests for each iteration of one loop."""
     results = _best(base, dims, depth)
     if results is not None:
         yield results
@@ -132,14 +135,15 @@ def _best(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Nest | None:
 
 
 def _rest(dims: Sequence[_Dim], a: int, b: int) -> list[_Dim]:
-    """The loops that become micro-operations: those that sum outside of the others."""
+    """The loops that become micro-operations, all but numbers `a` and `b`; loops that sum, whose destination stays,
+    come first."""
     rest = [d for k, d in enumerate(dims) if k not in (a, b) and d.extent > 1]
     return [*(d for d in rest if not d.steps[0]), *(d for d in rest if d.steps[0])]
 
 
 def _distance(dims: Sequence[_Dim]) -> int:
-    """Operations between two that write the same row; a large number where none do. Loops that move the row are taken
-    to reach different ones."""
+    """The distance between two operations that write the same row, in operations; a large number if none do. Loops that
+    move the destination row are taken to reach different rows."""
     distance = 1
     for dim in reversed(dims):
         if dim.extent > 1 and not dim.steps[0]:

@@ -15,7 +15,8 @@ Array = np.ndarray[Any, Any]
 
 
 def value(e: Expr, values: Mapping[Var, Any]) -> Any:
-    """An expression of indices over arrays of its variables' values. Raises CompileError for one that reads memory."""
+    """The value of the index expression `e`, where variables have the values (numbers or arrays) `values`. Raises
+    CompileError if it reads memory."""
 
     def leaf(e: Expr) -> Any:
         if not isinstance(e, Var):
@@ -36,7 +37,8 @@ def sizes(buffer: Buffer) -> tuple[int, ...]:
 
 
 def offset(buffer: Buffer, indices: Sequence[Expr], values: Mapping[Var, Any]) -> Any:
-    """The element that indices name, row by row."""
+    """The row-major position of the element `indices` of a buffer, where variables have the values (numbers or arrays)
+    `values`."""
     total: Any = 0
     for index, extent in zip(indices, sizes(buffer), strict=True):
         total = total * extent + value(index, values)
@@ -44,11 +46,12 @@ def offset(buffer: Buffer, indices: Sequence[Expr], values: Mapping[Var, Any]) -
 
 
 def grid(loops: Sequence[tuple[Var, int]]) -> dict[Var, Array]:
-    """The values of loop variables over all iterations, one dimension a loop."""
+    """The value of each loop variable over all iterations of `loops`, as arrays with one dimension for each loop that
+    broadcast together."""
     count = len(loops)
     return {v: np.arange(n).reshape([-1 if k == d else 1 for d in range(count)]) for k, (v, n) in enumerate(loops)}
 
 
 def spread(array: Any, loops: Sequence[tuple[Var, int]]) -> Array:
-    """An array over the iterations of loops."""
+    """`array` broadcast to all iterations of `loops`."""
     return np.broadcast_to(np.asarray(array, np.int64), [n for _, n in loops])

@@ -18,7 +18,7 @@ _MAX_SIZE = (1 << 16) - 1
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The fields of one LOAD or STORE."""
+    """The fields of one LOAD or STORE instruction, which moves a two-dimensional picture of rows."""
 
     sram_base: int
     dram_base: int
@@ -50,7 +50,8 @@ def pictures(sram: Array, dram: Array, inside: Array, valid: int = 0) -> Iterato
 
 
 def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
-    """Rows that are all there: lines as long as both sides step by one, and as many as step evenly."""
+    """Yield transfers of rows none of which is padding: lines in which both sides step by one, and in each transfer as
+    many lines as step evenly."""
     flat, other = sram.ravel(), dram.ravel()
     order = np.argsort(flat, kind="stable")
     flat, other = flat[order], other[order]
@@ -77,8 +78,8 @@ def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
 
 
 def _padded(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[Picture]:
-    """Pictures of rows whose first and last elements may be zeros of a padding instead of elements in DRAM, and of rows
-    that are all zeros."""
+    """Yield transfers of lines, from `starts` in the buffer on, whose first and last elements may be zeros of a padding
+    instead of elements in DRAM, or that are all zeros."""
     width = inside.shape[1]
     first, count = inside.argmax(1), inside.sum(1)
     run = [inside[n, first[n] : first[n] + count[n]].all() for n in range(len(starts))]
@@ -119,6 +120,6 @@ def _follows(starts: Array, begin: int, n: int, width: int) -> bool:
 
 
 def _single(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[Picture]:
-    """Row by row: what steps unevenly between zeros."""
+    """Yield transfers of single rows, for lines that step unevenly between their zeros."""
     rows = (starts[:, None] + np.arange(inside.shape[1])).ravel()
     yield from _padded(rows, dram.reshape(-1, 1), inside.reshape(-1, 1), valid)

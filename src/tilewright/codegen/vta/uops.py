@@ -15,11 +15,12 @@ Array = np.ndarray[Any, Any]
 
 
 class Uops:
-    """The lists of a program, which is made here: what loads a list stands before the first that needs it.
+    """Builds the program and the lists of micro-operations that its instructions use. A load of a list stands before
+    the first instruction that needs it.
 
-    A list stands once in DRAM. Where all lists fit into the buffer they are loaded at once, at the beginning; else each
-    stays there until another one takes its place: lists follow each other, from the start again when the end is
-    reached. GEMM, ALU and these loads are of one queue, so that no token is needed.
+    A list is in DRAM once. If all lists fit into the buffer, they are loaded at once at the beginning; else each stays
+    there until another one takes its place: lists follow each other, from the start again when the end is reached.
+    GEMM, ALU and these loads are of one queue, so that no token is needed.
     """
 
     def __init__(self, address: int) -> None:
@@ -31,7 +32,7 @@ class Uops:
         self._next = 0
 
     def program_of(self, items: Sequence[Item]) -> None:
-        """Append instructions to the program."""
+        """Append the instructions of `items` to the program."""
         contents = dict.fromkeys(_packed(item.nest.uops) for item in items if isinstance(item, Work))
         count = sum(map(len, contents)) // 4
         if 0 < count <= DEFAULT.rows(Memory.UOP):
@@ -43,7 +44,8 @@ class Uops:
             self.program.append(item.instruction(*self.place(item.nest.uops)) if isinstance(item, Work) else item)
 
     def place(self, rows: Array) -> tuple[int, int]:
-        """Where the micro-operations with these rows (int64[n, operands]) are in the buffer: begin and end."""
+        """The begin and end in the buffer of the micro-operations with these rows (int64[n, operands]), which are
+        loaded if they are not there."""
         content, count = _packed(rows), len(rows)
         if content not in self._resident:
             if self._next + count > DEFAULT.rows(Memory.UOP):
@@ -60,12 +62,12 @@ class Uops:
         return bgn, bgn + count
 
     def words(self) -> Array:
-        """All lists as they lie in DRAM, uint8[n]."""
+        """All lists of micro-operations as one array of bytes, uint8[n], as DRAM holds them."""
         return np.frombuffer(b"".join(self._parts) or bytes(4), np.uint8).copy()
 
 
 def _packed(rows: Array) -> bytes:
-    """Micro-operations with these rows as they lie in memory."""
+    """The bytes of micro-operations whose operands have these rows."""
     columns = {name: np.zeros(len(rows), np.int64) for name, _ in uop_fields()}
     for k, name in enumerate(("dst", "src", "wgt")[: rows.shape[1]]):
         columns[name] = rows[:, k]

@@ -24,12 +24,13 @@ from tilewright.targets.vta.isa import Alu, AluOp, Gemm, Instruction, Load, Stor
 Array = np.ndarray[Any, Any]
 
 _UNKNOWN = 1 << 40
-"""A number larger than any accumulator holds."""
+"""An upper bound of an accumulator of which nothing is known, larger than any that it can hold."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
-    """A GEMM, or an operation of the ALU where `op` says so; `imm` is its number, None: another row."""
+    """A GEMM, or an operation of the ALU if `op` is set, whose second operand is the number `imm`, or another row if
+    that is None."""
 
     nest: Nest
     op: AluOp | None = None
@@ -37,14 +38,14 @@ class Work:
     reset: bool = False
 
     def rows(self, operand: int) -> Array:
-        """The rows of an operand, one for each operation."""
+        """The row of operand number `operand` in every operation."""
         (out, inner), uops = self.nest.steps[operand], self.nest.uops[:, operand]
         extents = self.nest.extents
         moved = np.arange(extents[0])[:, None] * out + np.arange(extents[1]) * inner
         return (moved.ravel()[:, None] + uops).ravel()
 
     def instruction(self, bgn: int, end: int) -> Instruction:
-        """With its micro-operations at a place."""
+        """The instruction whose micro-operations are at `bgn` to `end` of their buffer."""
         dst, *others = self.nest.steps
         src, wgt = (*others, (0, 0), (0, 0))[:2]
         if self.op is None:
@@ -57,7 +58,7 @@ Item = Work | Instruction
 
 
 def started_with_biases(items: Sequence[Item], floor: int) -> list[Item]:
-    """The program with biases as the first values of sums. `floor`: no bias is less."""
+    """The program `items` with biases put into sums as their first values, where possible. `floor`: no bias is less."""
     written = [np.unique(item.rows(0)) if isinstance(item, Work) else np.zeros(0, np.int64) for item in items]
     resets = [k for k, item in enumerate(items) if _is_reset(item)]
     moves = dict(filter(None, (_addition_of(items, k, written) for k in resets)))
@@ -82,7 +83,8 @@ def started_with_biases(items: Sequence[Item], floor: int) -> list[Item]:
 
 
 PIECE = 64
-"""The least number of rows in a piece of the last results: the ALU takes longer for them than a transfer's latency."""
+"""The least number of rows of each piece into which the last results are divided: the ALU takes longer for them than a
+transfer's latency."""
 MAX_PIECES = 8
 
 
@@ -117,7 +119,7 @@ def with_last_in_pieces(items: Sequence[Item]) -> list[Item]:
 
 
 def _is_last(item: Item, last: Item) -> bool:
-    """Whether an item is arithmetic with a number on the rows of the last one."""
+    """Whether `item` is an ALU operation with a number that works on the rows of `last`."""
     if not isinstance(item, Work) or not isinstance(last, Work) or item.op is None or item.imm is None:
         return False
     return np.array_equal(np.sort(item.rows(0)), np.sort(last.rows(0)))
@@ -128,8 +130,9 @@ def _is_reset(item: Item) -> bool:
 
 
 def _addition_of(items: Sequence[Item], start: int, written: Sequence[Array]) -> tuple[int, int] | None:
-    """A reset's position, and that of the addition of rows that belongs to it; None where there is none, or something
-    but products is between. `written`: the rows that each item writes, in order."""
+    """For the reset at position `start`: that position, and the position of the addition of rows to the sums that it
+    clears. None if there is none, or if something other than products is between. `written`: the rows that each item
+    writes."""
     rows = written[start]
     for k in range(start + 1, len(items)):
         item = items[k]
@@ -150,7 +153,7 @@ def _addition_of(items: Sequence[Item], start: int, written: Sequence[Array]) ->
 
 
 def _bound(most: Array, item: Item) -> None:
-    """Update `most`, an upper bound of the numbers in each row of the accumulators, by an instruction."""
+    """Update `most`, an upper bound of the numbers in each accumulator row, for the effect of `item`."""
     if isinstance(item, Load) and item.memory in (Memory.ACC, Memory.ACC8):
         most[item.sram_base : item.sram_base + item.rows] = _UNKNOWN
     elif isinstance(item, Work):
