@@ -463,7 +463,8 @@ def _views(func: PrimFunc, tensors: Mapping[str, te.Tensor]) -> tuple[te.Tensor 
 
 
 def _scalar(param: Buffer, value: Any) -> Any:
-    """A number as an array without dimensions; an array unchanged."""
+    """The number `value` as an array without dimensions, of the type of `param`; an array is returned unchanged. Raises
+    CallError if the type cannot represent the number."""
     if hasattr(value, "__dlpack__") and hasattr(value, "shape") and not isinstance(value, np.generic):
         return value
     kind = param.dtype

@@ -180,7 +180,7 @@ def _with_fixed_scales(read: Imported) -> Imported:
 
 
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded: bool) -> Imported:
-    """The model with these caches kept in a state by its caller."""
+    """The imported model `read` with its caches, the inputs and outputs in `pairs`, kept by the caller as a state."""
     interface, graph = read.interface, read.graph
     inputs = interface.inputs or tuple(v.name for v in graph.inputs)
     result = with_state(graph, inputs, interface.outputs or tuple(v.name for v in graph.outputs), pairs, coded)
@@ -189,7 +189,8 @@ def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded:
 
 
 def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
-    """The model for packed sequences of different lengths."""
+    """The imported model `read` for packed sequences of different lengths; `dims` names the symbols that count the
+    sequences and the rows of each."""
     interface = read.interface
     if interface.state is not None:
         raise ModelError("a model that keeps state takes no ragged batches", where=read.graph.name)
@@ -348,8 +349,8 @@ def compile_graph(
 
 
 def passed(graph: Graph, target: Target, options: Options = DEFAULTS, records: Records = "auto") -> Graph:
-    """The graph after all whole-graph passes. What is cut after them, and compiled part by part, has the layouts of the
-    whole: one part reads what another has written as it lies."""
+    """The graph after all whole-graph passes. Subgraphs that are compiled separately are cut from the result, so that
+    they agree on the layouts of the tensors that they exchange."""
     with advised(lookup(stores(records), target), False):
         return run_passes(graph, graph_passes(target, options), graph_stage(), PassLog(f"passes {graph.name}"))
 

@@ -68,7 +68,7 @@ def prove_equal(a: Expr, b: Expr, extents: Extents | None = None, assumptions: t
 
 
 def exact_quotient(a: Expr, b: Expr, facts: tuple[Expr, ...] = ()) -> Expr | None:
-    """The quotient of two polynomials, which holds wherever b is not 0; None if there is none."""
+    """The polynomial `q` for which a = b*q wherever `b` is not 0; None if there is none."""
     analyzer = _analyzer(None, facts)
     quotient = division.exact_quotient(analyzer.form(a), analyzer.form(b))
     return None if quotient is None else analyzer.simplify(forms.to_expr(quotient))
@@ -87,7 +87,8 @@ def symbolic_bounds(
 
 
 def symbolic_limits(e: Expr, extents: Extents, context: Extents, assumptions: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The upper bounds of `e` by the conditions `assumptions`; that of `symbolic_bounds` may be lower for some values.
+    """The upper bounds of `e` over `extents` and `context` that follow from the conditions `assumptions`;
+    `symbolic_bounds` may find lower ones for some values.
 
     io*8 + ii < n  over  {ii: 8}:   symbolic_bounds(io*8 + ii) -> (io*8, io*8 + 7)    symbolic_limits -> (n - 1,)
     """

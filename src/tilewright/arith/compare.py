@@ -172,7 +172,8 @@ def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
 
 
 def nonnegative(an: Analyzer, form: Form, depth: int = _DEPTH) -> bool:
-    """True if `form >= 0` is proven."""
+    """True if `form >= 0` is proven for all values that `an` allows; False proves nothing. `depth` counts the
+    recursions."""
     if depth < _DEPTH:
         an.steps += 1
         return an.steps <= _STEPS and _nonnegative(an, form, depth)

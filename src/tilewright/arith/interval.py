@@ -116,7 +116,7 @@ def mod(a: Interval, b: Interval) -> Interval:
 
 
 def truncdiv(a: Interval, b: Interval) -> Interval:
-    """Quotients rounded to zero."""
+    """An interval that contains every quotient, rounded to zero, of a member of `a` by one of `b`."""
     if a.lo is not None and a.lo >= 0 and b.lo is not None and b.lo >= 0:
         return floordiv(a, b)
     if a.lo is None or a.hi is None:
@@ -126,7 +126,8 @@ def truncdiv(a: Interval, b: Interval) -> Interval:
 
 
 def truncmod(a: Interval, b: Interval) -> Interval:
-    """Remainders of `truncdiv`: of the dividend's sign."""
+    """An interval that contains every remainder of `truncdiv`, of a member of `a` by one of `b`; it has the dividend's
+    sign."""
     if a.lo is not None and a.lo >= 0 and b.lo is not None and b.lo >= 0:
         return mod(a, b)
     if a.lo is not None and a.hi is not None:
@@ -147,7 +148,7 @@ def maximum(a: Interval, b: Interval) -> Interval:
 
 
 def union(a: Interval, b: Interval) -> Interval:
-    """The smallest interval that contains both."""
+    """The smallest interval that contains `a` and `b`."""
     return Interval(
         None if a.lo is None or b.lo is None else min(a.lo, b.lo),
         None if a.hi is None or b.hi is None else max(a.hi, b.hi),

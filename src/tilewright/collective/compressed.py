@@ -28,7 +28,7 @@ class Exchange(Protocol):
     ranks: int
 
     def all_reduce(self, array: Array, operation: str) -> Any:
-        """Reduce in place."""
+        """Replace `array` on every rank by the reduction, by `operation`, of all ranks' arrays; returns it."""
         ...
 
     def all_gather(self, array: Array) -> Array:

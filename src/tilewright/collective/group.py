@@ -177,7 +177,7 @@ class Group:
             self._calls += 1
 
     def reduce(self, array: Array, root: int = 0, operation: str = "sum", *, dtype: str | None = None) -> Array:
-        """Reduce over the ranks into the array of `root`; those of the others stay."""
+        """Reduce the arrays of all ranks into that of rank `root`; those of the other ranks stay. Returns `array`."""
         flat, name = self._flat(array, dtype, "reduce")
         check_reduction(operation, name, partial(self._where, "reduce"))
 
@@ -203,7 +203,7 @@ class Group:
         return array
 
     def all_gather(self, array: Array, out: Array | None = None, *, dtype: str | None = None) -> Array:
-        """The arrays of all ranks, [ranks, *array.shape]."""
+        """The arrays of all ranks, [ranks, *array.shape], written to `out` or to a new array."""
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "all_gather", writes=False)
         result = np.empty((self.ranks, *array.shape), array.dtype) if out is None else out
         rows = self._flat(result, dtype, "all_gather")[0].reshape(self.ranks, -1)
@@ -246,7 +246,8 @@ class Group:
     def reduce_scatter(
         self, array: Array, out: Array | None = None, operation: str = "sum", *, dtype: str | None = None
     ) -> Array:
-        """Row `rank` of the reduction of `array`, [ranks, ...], over the ranks."""
+        """Reduce `array`, [ranks, ...], over the ranks, and return row `rank` of the result: each rank gets its own
+        row."""
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "reduce_scatter", writes=False)
         check_reduction(operation, name, partial(self._where, "reduce_scatter"))
         if array.ndim == 0 or array.shape[0] != self.ranks:

@@ -69,7 +69,8 @@ def _features() -> tuple[str, ...]:
 
 
 def reduction_text(dtype: str, operation: str, features: tuple[str, ...] = ()) -> str:
-    """LLVM text of `tw_reduce`; features are LLVM's names of those beyond the architecture's baseline."""
+    """LLVM text of the function `tw_reduce`, which reduces arrays of `dtype` by `operation`; `features` are LLVM's
+    names of those beyond the architecture's baseline."""
     loops = _loop(KINDS[dtype], dtype, operation, WIDTH, "0", "main")
     loops += _loop(KINDS[dtype], dtype, operation, 1, "%main.i", "tail")
     attributes = f' "target-features"="{",".join(f"+{f}" for f in features)}"' if features else ""
@@ -201,6 +202,7 @@ def reduction_at(dtype: str, operation: str) -> int:
 
 @cache
 def reduction(dtype: str, operation: str) -> Callable[[int, int, int, int], int]:
-    """The function of `reduction_at`; addresses and counts are integers. It releases the GIL."""
+    """The compiled function of `reduction_at(dtype, operation)` for Python: its four arguments, addresses and counts,
+    are integers. It releases the GIL."""
     word = ctypes.c_int64
     return ctypes.CFUNCTYPE(word, *[word] * 4)(reduction_at(dtype, operation))

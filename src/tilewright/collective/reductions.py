@@ -53,7 +53,8 @@ NATIVE_ELEMENTS = 4096
 
 
 def check_reduction(operation: str, dtype: str, where: Callable[[], str]) -> None:
-    """Raise CollectiveError if there is no such operation, or not for elements of this type."""
+    """Raise CollectiveError if there is no reduction called `operation`, or if it is undefined for elements of type
+    `dtype`."""
     if operation not in OPERATIONS:
         raise CollectiveError("no such reduction", where=where(), expected=sorted(OPERATIONS), got=str(operation)[:40])
     kind = DTYPES[dtype].kind if dtype != "bf16" else "f"
@@ -78,7 +79,8 @@ def reduce_into(out: Array, parts: Sequence[Array], dtype: str, operation: str) 
 
 
 def native(dtype: str, operation: str, elements: int) -> Callable[[int, int, int, int], int] | None:
-    """The native function of a reduction; None if there is none, or if calling it does not pay for so few elements."""
+    """The native function that reduces arrays of `dtype` by `operation`; None if there is none, or if NumPy is as fast
+    for so few `elements`."""
     if elements < (1 if dtype[-3:] in ("f32", "f16") and operation in ("sum", "avg") else NATIVE_ELEMENTS):
         return None
     return reduction(dtype, operation) if is_native(dtype, operation) else None
@@ -93,7 +95,8 @@ def address_of(array: Array) -> int:
 
 
 def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
-    """Like `reduce_into`, in NumPy, with the same bits as native code."""
+    """Write the reduction of the arrays `parts` by `operation` to `out`, by NumPy, with the same bits as native
+    code."""
     function = OPERATIONS[operation]
     narrow = dtype in ("f16", "bf16")
     if len(parts) == 2 and not narrow:
@@ -109,14 +112,15 @@ def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: s
 
 
 def widened(part: Array, dtype: str) -> Array:
-    """An array of 16-bit floats as f32; other arrays unchanged."""
+    """The array `part` as f32 if `dtype` is f16 or bf16 (whose bits it holds); other arrays unchanged."""
     if dtype == "bf16":
         return (part.astype(np.uint32) << 16).view(np.float32)
     return part.astype(np.float32) if dtype == "f16" else part
 
 
 def narrowed(total: Array, dtype: str) -> Array:
-    """An f32 array rounded to a 16-bit type, to nearest and ties to even; for other types the array itself."""
+    """The f32 array `total` rounded to `dtype` if that is f16 or bf16, to nearest and ties to even; for other types the
+    array itself."""
     if dtype != "bf16":
         return total.astype(np.float16) if dtype == "f16" else total
     bits = total.view(np.uint32)

@@ -149,14 +149,15 @@ def open_segment(
 
 
 def path_of(name: str, directory: str | os.PathLike[str] | None) -> Path:
-    """The path of the file by which a group's ranks find each other."""
+    """The path of the file by which the ranks of the group `name` find each other."""
     folder = store_folder(name, directory)
     return folder.parent / "groups" / folder.name
 
 
 @contextmanager
 def _alone(file: int, path: Path, deadline: float) -> Iterator[None]:
-    """Within the context, no other process accesses a file that was just created."""
+    """A context that holds the exclusive lock of `file`. Raises CollectiveError if another process still holds it after
+    `deadline`."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -43,7 +43,8 @@ class SmallReductions:
         self._known[key] = small
 
     def find(self, dtype: str, operation: str, elements: int) -> Small | None:
-        """The small all-reduction for these arguments; None if it is too large or empty, or has no kernel."""
+        """The small all-reduction of `elements` elements, from the cache or new; None if these are too many or none, or
+        if no kernel reduces them."""
         small = self.get((dtype, operation, elements))
         nbytes = elements * DTYPES[dtype].itemsize
         if small is not None or not 0 < nbytes <= self._most or native(dtype, operation, elements) is None:

@@ -114,7 +114,8 @@ class Spanning:
         return array
 
     def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
-        """Broadcast within the root's machine, from its first rank to those of other machines, and within these."""
+        """Broadcast the array of rank `root` in place: within the root's machine, from its first rank to the first
+        ranks of other machines, and within those."""
         data = array.reshape(-1).view(np.uint8)
         machine = next(k for k, some in enumerate(self._members) if root in some)
         if machine == self._machine:

@@ -134,7 +134,7 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(opts, output_tensors, body)
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Any:
-        """Gather each input; `output_lists[rank][k]` gets the input k of that rank."""
+        """Gather each input of `input_list` from all ranks; `output_lists[rank][k]` gets that rank's input k."""
 
         def body() -> None:
             for k, one in enumerate(input_list):
@@ -266,7 +266,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- plumbing ------------------------------------------------------------------------------------------------------
 
     def _run(self, opts: Any, result: Any, body: Callable[[], Any]) -> Any:
-        """Run a collective now, or queue it after pending ones; returns its work object."""
+        """Run the collective `body` now, or queue it if `opts` asks for that or others are pending; returns PyTorch's
+        work object, whose result is `result`."""
         if not getattr(opts, "asyncOp", False) and (self._waiting is None or self._waiting.done()):
             body()
             return _Done(result)

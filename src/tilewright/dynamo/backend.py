@@ -107,8 +107,8 @@ def _compiled(
 
 
 def _say(report: GraphReport, frame: int | None) -> None:
-    """Log the operators of a graph that PyTorch runs: as a warning, unless all could be compiled and merely would not
-    pay."""
+    """Log once which operators of the graph `frame` run in PyTorch: as a warning if one of them cannot be compiled, as
+    information if all could be but would not pay."""
     left = report.left()
     if left and (frame, left) not in _said:
         _said.add((frame, left))

@@ -26,8 +26,9 @@ def encoder_layer(
     eps: float,
     *rest: Any,
 ) -> Any:
-    """`aten._transformer_encoder_layer_fwd`: x and the result [batch, rows, width]. `rest`: weights and biases of both
-    norms, then of both linear layers, a mask and its kind. Where a mask is not zero, nothing is looked at."""
+    """`aten._transformer_encoder_layer_fwd`: the result and `x` are [batch, rows, width]. `rest`: weights and biases of
+    both norms, then of both linear layers, then maybe a mask and its kind; where the mask is not zero, keys are not
+    attended to."""
     if x.is_nested:
         return NotImplemented
     scale1, shift1, scale2, shift2, weight1, bias1, weight2, bias2, *masked = rest

@@ -163,6 +163,6 @@ def _number(node: Node, values: Mapping[Any, int]) -> Any:
 
 
 def refusal(label: str, refused: Mapping[Node, Error]) -> Error:
-    """One error for all nodes that have no rule."""
+    """One error that combines those of all nodes in `refused`."""
     problems = list(refused.values())
     return UnsupportedError.combined(problems, f"{len(problems)} operators are not compiled", where=label)

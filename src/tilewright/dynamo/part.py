@@ -71,7 +71,8 @@ class Part:
         return packed
 
     def refused(self, error: Error, tensors: Sequence[Any]) -> Any:
-        """The result computed by PyTorch after the program refused a call."""
+        """The result for `tensors` computed by PyTorch, after the program refused them with `error`. The first time it
+        warns."""
         if not self._warned:
             self._warned = True
             warnings.warn(f"{self.name} runs in PyTorch: {error.headline()}", RuntimeWarning, stacklevel=2)

@@ -27,8 +27,8 @@ class _Boxed(CodeGen):  # type: ignore[misc]
 
 
 def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> Callable[[list[Any]], Any]:
-    """The graph with a program call for each part, as a boxed function: it takes its arguments in a list, which it
-    empties."""
+    """The graph `gm` with the steps of `schedule`, in which each part is a call of its program `parts[step]`. Returns a
+    boxed function: it takes its arguments in a list, which it empties."""
     graph = torch.fx.Graph()
     graph.set_codegen(_Boxed())
     producers: dict[Node, Node] = {}

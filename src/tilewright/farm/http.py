@@ -72,7 +72,8 @@ class Site:
         self._pool.shutdown(cancel_futures=True)
 
     def answer(self, asked: Asked, send: Send) -> None:
-        """Answer a request on another thread, which may wait for the database."""
+        """Compute the reply to the request `asked` on another thread, which may wait for the database, and pass it to
+        `send`."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._pool, self.reply, asked)
         future.add_done_callback(lambda done: send(done.result()))

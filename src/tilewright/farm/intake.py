@@ -100,7 +100,8 @@ def _count(data: Any) -> Count:
 
 
 def decoded(kind: type[T], data: Any, what: str) -> T:
-    """Decode JSON from outside to a dataclass. Raises IntakeError."""
+    """The JSON value `data`, which came from outside, as a dataclass of type `kind`. Raises IntakeError if it does not
+    fit; `what` names it there."""
     try:
         return decode(kind, data, what)
     except SchemaError as error:
@@ -108,7 +109,7 @@ def decoded(kind: type[T], data: Any, what: str) -> T:
 
 
 def parse(content: bytes | str, most: int = MAX_BYTES) -> Any:
-    """Parse JSON of a limited length. Raises IntakeError."""
+    """The value of the JSON text `content`. Raises IntakeError for invalid JSON, and for more than `most` bytes."""
     if len(content) > most:
         raise IntakeError("too long", expected=f"at most {most} bytes", got=len(content))
     try:

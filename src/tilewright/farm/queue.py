@@ -78,7 +78,7 @@ class Queue:
         self.tries = tries
 
     def add(self, t: Transaction, wanted: Wanted) -> bool:
-        """Queue a job unless it is already present; returns whether it is new."""
+        """Queue the job `wanted` in the transaction `t` unless it is already present; returns whether it is new."""
         w = wanted
         return bool(
             t.run(

@@ -80,7 +80,8 @@ def run_on_ray(
 
 
 def on_node(text: str, limits: Limits | None) -> Done:
-    """The task on a node: the self-test, once an hour in each of Ray's processes, and the job."""
+    """Run the job `text` on a node. With `limits` the node tests itself first (once an hour in each of Ray's
+    processes), and runs no job if it fails."""
     tested = SelfTest(0.0, 0.0, 0.0) if limits is None else _tested(int(time.monotonic() // 3600))
     why = "" if limits is None else tested.refused(limits)
     return Done(host_name(), tested, why, "" if why else run_job(text))

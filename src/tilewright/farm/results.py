@@ -29,8 +29,8 @@ STATES = ("tie", "candidate", "confirmed", "single-host", "refused", "withdrawn"
 
 
 def deliver(state: State, queue: Queue, job: Job, worker: str, host: str, text: str) -> bool:
-    """Accept the result of a job; False if the job was done before. Raises Error for an implausible result, without
-    changing anything."""
+    """Store the result `text` of `job`, reported by `worker` on `host`; False if the job was done before. Raises Error
+    for an implausible result, without changing anything."""
     outcome = parse_outcome(text)
     records = [_checked(job, content) for content in outcome.records]
 

@@ -48,7 +48,9 @@ RULES = Rules()
 
 
 def enter_canary(state: State, who: str = "service") -> int:
-    """Put signed records that are in no channel into the canary channel; returns how many.
+    """Put signed records that are in no channel into the canary channel; returns how many. A record replaces an older
+    one about the same decision; records that were withdrawn together come back one at a time for each class of
+    machines.
 
     A record about a decision takes the place of the one that is there; what was taken back together with others comes
     one at a time for each class of machines.
@@ -90,7 +92,8 @@ def _try_held(state: State, t: Transaction, who: str) -> int:
 
 
 def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str) -> None:
-    """Put a record (decision, class, digest) into a channel, replacing the record about the same decision."""
+    """Put the record `about`, (decision, class, digest), into `channel` in the transaction `t`, in place of the one
+    about the same decision; the history says who did it and `why`."""
     decision, target, digest = about
     t.run(
         "INSERT INTO channel VALUES (?, ?, ?, ?, ?) ON CONFLICT (channel, decision, target)"
@@ -104,7 +107,8 @@ def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, st
 def take_back(
     t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str, state: str = "withdrawn"
 ) -> bool:
-    """Remove a record from a channel and set its state; returns whether it was there."""
+    """Remove the record `about`, (decision, class, digest), from `channel` and set its state to `state`; returns
+    whether it was there."""
     _, target, digest = about
     if not t.run("DELETE FROM channel WHERE channel = ? AND digest = ?", (channel, digest)):
         return False
@@ -129,8 +133,8 @@ def take_measurement(state: State, content: bytes) -> bool:
 
 
 def weigh(state: State, rules: Rules = RULES, who: str = "service") -> list[str]:
-    """Decide about the records in the canary channel by the measurements since they entered it; returns the decisions
-    in words."""
+    """Release or withdraw records in the canary channel by the measurements since they entered it; returns a line of
+    text for each decision."""
     said = []
     with state.database.transaction() as t:
         now = state.clock()

@@ -122,8 +122,8 @@ class Worker:
 
 
 def enter_worker(state: State, name: str, host: str, target: str, result: SelfTest, why: str) -> None:
-    """Store the self-test of a worker's machine. `why` is the reason for which it is refused, empty if it is
-    accepted."""
+    """Store the result of the self-test of worker `name` on machine `host`. `why` is the reason for which it is
+    refused, empty if it is accepted."""
     values = (result.noise, result.neighbours, result.ghz, "refused" if why else "ready", why)
     with state.database.transaction() as t:
         t.run(

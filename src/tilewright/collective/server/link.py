@@ -94,8 +94,8 @@ class Links:
         self._links: list[Link | None] = [None] * len(names)
 
     def call(self, server: int, frame: Frame, where: str = "") -> Frame:
-        """Send a message to a server and return its answer. If the server dies, its restart is awaited and the message
-        repeated."""
+        """Send the message `frame` to server number `server` and return its answer. If the server dies, wait for its
+        restart and repeat the message."""
         deadline = time.monotonic() + self.timeout
         data = np.frombuffer(encode(frame), np.uint8)
         where = f"{where or who(self.worker)}: {frame.kind}"

@@ -46,7 +46,8 @@ class Service:
 
 
 def open_services(port: Port, name: str, workers: int, limit: int, answered: Answer) -> Callable[[], None]:
-    """Serve a server's workers and readers at a port; returns a function that ends this."""
+    """Offer the services `name` of each of the `workers` workers, and of readers, at `port`; returns a function that
+    removes them."""
     services = [Service(connection(name, w), w, limit, answered) for w in (*range(workers), None)]
     for service in services:
         port.add(service)

@@ -109,7 +109,8 @@ def _fill(end: socket.socket, view: memoryview) -> None:
 
 
 def _pings(process: Any, exchange: Callable[[Any], None]) -> list[tuple[int, float]]:
-    """Pairs of bytes and seconds for messages: half of the shortest round trip."""
+    """For messages of each size in `SIZES`: (bytes, seconds), where the seconds are half of the shortest round trip by
+    `exchange`. Ends `process`, the partner."""
     try:
         results = []
         for nbytes in SIZES:

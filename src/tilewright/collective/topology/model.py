@@ -74,7 +74,8 @@ class Model:
         return alone * (up + down) + max(chunks - levels, 0) * both
 
     def choose(self, ranks: int, nbytes: int, algorithms: Sequence[str] | None = None) -> Choice:
-        """The algorithm with the least expected time."""
+        """The algorithm, and its number of chunks, with the least expected time for `nbytes` bytes on each of `ranks`
+        ranks."""
         from tilewright.collective.topology.algorithms import ALGORITHMS
 
         candidates = [

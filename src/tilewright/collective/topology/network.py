@@ -65,7 +65,7 @@ class Network:
         return np.maximum(begin, busy[link])
 
     def all_reduce(self, algorithm: str, ranks: int, nbytes: int, chunks: int = 1) -> float:
-        """Seconds of an all-reduction."""
+        """The simulated seconds of an all-reduction of `nbytes` bytes on each of `ranks` ranks by `algorithm`."""
         return self.seconds(rounds_of(algorithm, ranks, nbytes, chunks), ranks)
 
     def ping(self, nbytes: int) -> float:

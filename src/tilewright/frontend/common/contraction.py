@@ -34,8 +34,8 @@ def product(n: Emitter, a: Value, b: Value, dtype: DType | None = None) -> Value
 
 
 def convolved(n: Emitter, x: Value, w: Value, bias: Value | None, attrs: dict[str, Any]) -> Value:
-    """A convolution and its bias. One spatial dimension becomes two, the first of extent 1, so that the schedules for
-    images serve both."""
+    """The convolution of `x` by `w`, plus `bias`. One spatial dimension becomes two, the first of extent 1, so that the
+    schedules for images serve both."""
     if x.type.rank != 3:
         return add_bias(n, n.emit("conv", x, w, **attrs), bias)
     image, filters = n.reshape(x, (*x.shape[:2], 1, x.shape[2])), n.reshape(w, (*w.shape[:2], 1, w.shape[2]))
@@ -50,14 +50,14 @@ def convolved(n: Emitter, x: Value, w: Value, bias: Value | None, attrs: dict[st
 
 
 def add_bias(n: Emitter, x: Value, bias: Value | None) -> Value:
-    """A vector of channels, added along dimension 1."""
+    """`x` plus the vector `bias`, one number for each channel (dimension 1)."""
     if bias is None:
         return x
     return n.emit("add", x, channels(n, bias, x.type.rank))
 
 
 def channels(n: Emitter, v: Value, rank: int) -> Value:
-    """A vector of channels shaped to broadcast along dimension 1."""
+    """The vector `v`, of one number for each channel, as [1, channels, 1, ...] of `rank` dimensions."""
     if v.type.rank != 1:
         raise ShapeError("a vector with one entry for each channel is needed", got=v.type)
     return n.reshape(v, (1, v.shape[0], *([1] * (rank - 2))))

@@ -73,7 +73,7 @@ class Emitter:
         return emit1(self.builder, "slice", whole, name=part.name, begin=begin, size=part.shape, step=step)
 
     def constant(self, array: Any, t: DType | None = None) -> Value:
-        """A constant of the graph."""
+        """Add `array` to the graph as a constant, converted to the type `t` if that is given."""
         return self.emit("constant", value=np.asarray(array, None if t is None else t.numpy))
 
     def like(self, number: Any, value: Value) -> Value:

@@ -36,7 +36,7 @@ def _number(value: Any) -> Any:
 
 
 def object_array(values: Sequence[Any], shape: Sequence[int] | None = None) -> Any:
-    """An object array of numbers and expressions (NumPy must not look into the expressions)."""
+    """The numbers and expressions `values` as an object array (NumPy must not look into the expressions)."""
     result = np.empty(len(values), object)
     result[:] = list(values)
     return result.reshape(shape if shape is not None else (len(values),))

@@ -25,7 +25,8 @@ def cut(builder: GraphBuilder) -> Iterator[list[Node]]:
 
 
 def captured(nodes: Sequence[Node], results: Sequence[Value], own: Sequence[Value]) -> list[Value]:
-    """The values that a body reads from outside of it."""
+    """The values that `nodes` or `results` of a loop's body read and that are neither computed there nor in `own`, the
+    body's parameters."""
     inside = {v for n in nodes for v in n.outputs} | set(own)
     read = [v for n in nodes for v in n.inputs if v is not None]
     return list(dict.fromkeys(v for v in (*read, *results) if v not in inside))

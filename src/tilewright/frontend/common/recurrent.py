@@ -206,7 +206,8 @@ def _step(n: Emitter, d: Layer, gates_x: Value, h: Value | None, c: Value | None
 
 
 def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Value]]:
-    """The operator `recurrence`, which runs the steps in a loop."""
+    """The results of the operator `recurrence`, which runs the steps of direction `d` in a loop: the states of all
+    steps, and a list of the last ones."""
     zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(d.batch, const(d.hidden)))
     results = n.emit_all(
         "recurrence",
@@ -262,6 +263,7 @@ def _own_loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[
 
 
 def _reversed(n: Emitter, x: Value, lengths: Value | None) -> Value:
-    """Sequences [time, batch, features] from their last step to their first."""
+    """`x` [time, batch, features] with the first `lengths[b]` steps of each sequence b in reverse order; later steps
+    stay."""
     assert lengths is not None
     return n.emit("reverse_sequence", x, n.cast(lengths, i64), batch_axis=1, time_axis=0)

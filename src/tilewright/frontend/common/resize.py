@@ -34,8 +34,8 @@ def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
 
 
 def affine_places(n: Emitter, theta: Value, extents: Sequence[int], align_corners: bool, shape: Sequence[Any]) -> Value:
-    """Sampling coordinates from -1 to 1, transformed by the matrices `theta` [batch, rank, rank + 1]; the last
-    coordinate belongs to the first spatial dimension."""
+    """Sampling coordinates for each point of a grid of `extents`: its coordinates from -1 to 1, transformed by the
+    matrices `theta` [batch, rank, rank + 1]. The last coordinate belongs to the first spatial dimension."""
     lines = []
     for extent in extents:
         line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)

@@ -30,7 +30,8 @@ def solve(shape: Sequence[Any], extents: Sequence[Expr]) -> list[Any]:
 
 
 def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | None:
-    """The exact quotient of two products, or None. Equal factors cancel; what remains is left to the simplifier."""
+    """The quotient of the product of `numerator` by that of `denominator`; None if it is not known to be exact. Equal
+    factors cancel before the quotient is simplified."""
     top, number = _factors(numerator)
     bottom, divisor = _factors(denominator)
     for factor in list(bottom):

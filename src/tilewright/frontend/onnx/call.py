@@ -103,7 +103,8 @@ class Call(Emitter):
         return self.known(i)
 
     def integers(self, i: int, what: str) -> list[int] | None:
-        """A known input of integers as a flat list."""
+        """Input `i`, which must be known and of integers, as a flat list; None when absent. `what` names it in
+        errors."""
         array = self.structure(i, what)
         if array is None:
             return None
@@ -114,7 +115,8 @@ class Call(Emitter):
         return [int(v) for v in array.reshape(-1)]
 
     def dimensions(self, i: int, what: str) -> list[Any] | None:
-        """A known input of numbers and expressions as a flat list."""
+        """Input `i`, which must be known, as a flat list of integers and expressions; None when absent. `what` names it
+        in errors."""
         array = self.structure(i, what)
         if array is None:
             return None
@@ -144,7 +146,7 @@ class Call(Emitter):
         return None if result is None else [self.extent(v) if isinstance(v, Value) else v for v in result]
 
     def number(self, i: int, what: str) -> Any:
-        """A known input of one number; None when absent."""
+        """Input `i`, which must be known and a single number; None when absent. `what` names it in errors."""
         array = self.structure(i, what)
         if array is None:
             return None

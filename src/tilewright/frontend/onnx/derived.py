@@ -59,7 +59,8 @@ ABSENT = "it is not in the file: its exporter folded it into constants, or nothi
 
 
 def folded_weights(model: onnx.ModelProto, module: Exported, folder: Folder | None) -> dict[str, str]:
-    """The module's weights from which constants of the file were computed, each with an explanation."""
+    """The weights of `module` that the file `model` lacks, or from which its exporter computed other constants: each
+    name with an explanation."""
     constants: dict[str, Array] = {}
     weights: dict[str, Array] = {}
     result = dict.fromkeys(module.missing(model), ABSENT)

@@ -109,7 +109,7 @@ def _by_scopes(model: onnx.ModelProto) -> Exported:
 
 
 def _is_transpose(a: onnx.TensorProto, b: onnx.TensorProto) -> bool:
-    """Whether one tensor is the other's transpose; False where either is stored outside of the file."""
+    """Whether the tensors `a` and `b` are each other's transposes; False where either is stored outside of the file."""
     if list(a.dims) != list(b.dims)[::-1] or a.data_type != b.data_type or not a.raw_data or not b.raw_data:
         return False
     if len(a.raw_data) != len(b.raw_data) or onnx.TensorProto.EXTERNAL in (a.data_location, b.data_location):

@@ -381,7 +381,7 @@ class Importer:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, attributes: Mapping[str, Any], depth: int) -> None:
-        """Walk the nodes of a graph or function; errors are collected, and nodes that depend on a failed one are
+        """Import the nodes of a graph or function in turn. Errors are collected; nodes that depend on a failed one are
         skipped."""
         for position, node in enumerate(nodes):
             self.visited += 1
@@ -495,7 +495,8 @@ class Importer:
             raise
 
     def body(self, call: Call, body: onnx.FunctionProto, scope: Scope, depth: int) -> list[Item | None]:
-        """Walk a function's body in place of the node."""
+        """Import the body of the function that `call` invokes in place of the node; returns what it computes for the
+        function's outputs."""
         if depth >= MAX_DEPTH:
             raise ModelError("functions call each other too deeply", expected=f"at most {MAX_DEPTH} levels")
         own = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
@@ -514,7 +515,7 @@ class Importer:
         return [inner.find(name) for name in body.output]
 
     def control(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
-        """Import an `If`, `Loop` or `Scan` node."""
+        """Import the `If`, `Loop` or `Scan` node of `call` with its inner graphs; returns its results."""
         if depth >= MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
 
@@ -536,7 +537,8 @@ class Importer:
         return results
 
     def name_outputs(self, results: list[Item | None], node: onnx.NodeProto, scope: Scope, start: int) -> None:
-        """Rename the values that were created from node number `start` on to the names of the ONNX node's outputs."""
+        """Rename the values `results` to the names of the outputs of `node`, if the graph's nodes from number `start`
+        on compute them."""
         produced = {v for n in self.builder.nodes[start:] for v in n.outputs}
         renamed: dict[Value, Value] = {}
         for name, item in zip(node.output, results, strict=False):

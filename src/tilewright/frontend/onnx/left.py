@@ -46,8 +46,8 @@ def transposed_copy(array: Any) -> Any:
 
 
 def initial_array(tensor: onnx.TensorProto, where: str, folder: Folder | None, raw: Any = None) -> Any:
-    """A tensor's elements in memory that a model can hold, from `raw` if they were left in the file. Raises
-    ModelError."""
+    """The elements of `tensor`, from `raw` if they were left in the file, as an array whose memory a model can hold.
+    Raises ModelError."""
     array = to_array(tensor, where, folder, raw)
     stays = array.nbytes < LARGE or (raw is not None and np.may_share_memory(array, raw))
     return array if stays else aligned_copy(array)
@@ -100,7 +100,8 @@ class Left:
             return None
 
     def read(self, name: str, where: str) -> Any:
-        """The bytes of a tensor in aligned memory of their own. Raises ModelError if they are gone."""
+        """The bytes of the tensor `name`, read from the file into aligned memory of their own. Raises ModelError if
+        they are gone."""
         offset, length = self.places[name]
         memory = aligned_bytes(length)[:length]
         self._file.seek(offset)

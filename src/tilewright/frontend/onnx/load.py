@@ -80,8 +80,8 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:
-    """A file's bytes; of a large one, those without the elements of large tensors, with the open file that still holds
-    these."""
+    """The bytes of the file and None; or, of a large one unless `whole`, the bytes without the elements of large
+    tensors, and the open file that still holds these."""
     left = Left(path)
     with contextlib.ExitStack() as stack:
         stack.callback(left.close)

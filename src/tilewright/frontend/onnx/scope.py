@@ -47,7 +47,7 @@ class Item:
 
 
 def known_item(array: Any, t: DType, name: str = "", weight: bool = False) -> Item:
-    """An item for a known array (numeric, or of objects)."""
+    """The item for the known array `array` (numeric, or of objects) of type `t`."""
     array = canonical(array, t)
     return Item(TensorType(t, tuple(as_expr(int(d)) for d in array.shape)), None, array, name, weight, of_weights=True)
 

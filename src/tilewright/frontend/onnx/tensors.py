@@ -110,7 +110,8 @@ def _packed_bytes(t: DType, count: int) -> int:
 
 
 def _unpacked(packed: Any, t: DType, count: int) -> Any:
-    """Elements of less than 8 bits, several a byte, the first in its lowest bits."""
+    """The `count` elements of type `t`, of less than 8 bits each, in the bytes `packed`: several a byte, the first in
+    its lowest bits."""
     mask = (1 << t.bits) - 1
     parts = np.stack([packed >> shift & mask for shift in range(0, 8, t.bits)], axis=-1).reshape(-1)[:count]
     if t.is_minifloat:
@@ -181,7 +182,7 @@ def _tensors_of_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorPr
 
 
 def as_tensor(value: Any, name: str) -> onnx.TensorProto:
-    """An array as a tensor."""
+    """`value`, an array or a list, as an ONNX tensor called `name`; text becomes strings."""
     array = np.asarray(value)
     if array.dtype.kind in "OUS":
         return onnx.helper.make_tensor(

@@ -75,7 +75,7 @@ class Call(Emitter):
     # --- attributes ---------------------------------------------------------------------------------------------------
 
     def ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
-        """An attribute that is a list of integers."""
+        """The attribute `name`, a list of integers; `default` if it is absent."""
         entry = self.op.attributes.get(name)
         if entry is None:
             if default is None:
@@ -200,14 +200,15 @@ class Call(Emitter):
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """A value reshaped. Consecutive reshapes are merged, and an equal reshape that exists already is reused."""
+        """`x` with shape `shape`. A reshape of a reshape becomes one, and an equal reshape among the last nodes is
+        reused."""
         before, target = self.producer(x, "reshape"), dims(shape)
         source = x if before is None or before.inputs[0] is None else before.inputs[0]
         created = (n.output for n in self.builder.nodes[-16:] if n.op == "reshape" and n.inputs[0] is source)
         return next((v for v in created if v.shape == target), None) or Emitter.reshape(self, source, target)
 
     def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        """A value with its dimensions permuted. Consecutive transposes are merged."""
+        """`x` with its dimensions in the order `perm`. A transpose of a transpose becomes one."""
         before = self.producer(x, "transpose")
         if before is not None and before.inputs[0] is not None:
             x, perm = before.inputs[0], [before.of(TransposeAttrs).perm[p] for p in perm]

@@ -80,7 +80,8 @@ def _divide(call: Call, a: Any, b: Any) -> Any:
 
 
 def _remainder(call: Call, a: Any, b: Any) -> Any:
-    """The remainder of sizes, which has the dividend's sign."""
+    """The remainder of the sizes `a` and `b`, which has the sign of `a`; None if `b` is symbolic and not known to be
+    positive."""
     if not isinstance(a, Expr) and not isinstance(b, Expr):
         return abs(a) % abs(b) * (1 if a >= 0 else -1)
     if not decide(apply("gt", b, 0)):

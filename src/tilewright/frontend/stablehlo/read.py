@@ -100,7 +100,8 @@ def parse_module(data: bytes) -> Module:
 
 
 def unread(data: bytes, error: Exception) -> ModelError:
-    """A ModelError that explains why a module could not be parsed."""
+    """A ModelError that explains why `data` could not be parsed as a module: its version is newer than jaxlib, or else
+    jaxlib's own `error`."""
     from jaxlib.mlir.dialects import stablehlo
 
     version, known = artifact_version(data), stablehlo.get_current_version()

@@ -146,7 +146,7 @@ class Call(Emitter):
         return code
 
     def activated(self, x: Value, code: int) -> Value:
-        """f32 numbers after a fused activation."""
+        """The f32 numbers `x` after the fused activation with number `code`."""
         least, most = BOUNDS[self.activation(code)]
         if least == 0 and most is None:
             return self.emit("relu", x)

@@ -69,7 +69,8 @@ def multiplied(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int,
 
 
 def multiplied_once(e: Emitter, x: Value, numbers: Iterable[float], shape: tuple[int, ...] = ()) -> Value:
-    """i64 integers times f64 numbers, rounded to the nearest integer once, halves away from zero."""
+    """The i64 integers `x` times the f64 `numbers`, shaped to `shape`: rounded once to the nearest integer, halves away
+    from zero."""
     product = e.emit("mul", e.emit("cast", x, dtype=f64), e.constant(np.asarray(list(numbers)).reshape(shape), f64))
     return e.emit("cast", nearest(e, product), dtype=i64)
 

@@ -58,7 +58,7 @@ class Table:
         return bytes(_section(self.data, start, count)).decode("utf-8", "replace")
 
     def numbers(self, field: int, dtype: str) -> Any:
-        """A list of numbers, as a view of the file."""
+        """The list of numbers in field `field`, as a view of the file; empty if absent."""
         t = np.dtype(dtype)
         start, count = self._list(field, t.itemsize, least=False)
         return np.frombuffer(_section(self.data, start, count * t.itemsize), t)

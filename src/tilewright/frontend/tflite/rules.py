@@ -41,8 +41,8 @@ def _sizes(value: Value) -> tuple[int, ...]:
 def _pads(
     n: Call, x: Value, window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
 ) -> list[int]:
-    """The pads of an image, before both dimensions, then after: none for VALID, else those of SAME by TensorFlow's
-    rule."""
+    """The pads of the image `x` before both dimensions, then after both: zeros for VALID, else those of SAME by
+    TensorFlow's rule."""
     padding = n.option(0, "b")
     if padding not in (0, 1):
         raise ModelError("no such padding", expected="SAME or VALID", got=padding)

@@ -47,7 +47,8 @@ class Survey:
 
 
 def survey(gm: GraphModule, label: str) -> Survey:
-    """Try to import every operator of a graph. The result of one that is refused is an input for nodes that read it."""
+    """Try to import every operator of the graph `gm`, and return which are refused. The result of a refused one counts
+    as an input for nodes that read it."""
     sizes = graph_sizes(gm)
     walk = Walk(label, GraphBuilder(), {}, sizes, lambda node: _entered(walk, node))
     values: dict[Node, Any] = {}
@@ -258,8 +259,8 @@ class PartImporter:
     def run(
         self, nodes: Iterable[Node], inputs: Sequence[Port], weights: Sequence[Port], outputs: Sequence[Port]
     ) -> Imported:
-        """Import the nodes. Inputs and weights are named x0, x1, ... and w0, w1, ...; the arrays of weights only have
-        the right types, and no numbers."""
+        """Import `nodes` as a graph with inputs x0, x1, ..., weights w0, w1, ... and outputs y0, y1, ...; the arrays of
+        weights only have the right types, and no numbers."""
         self.sizes = graph_sizes(self.gm)
         self.builder.name = "part"  # for all, as the name belongs to what a kept program is found by
         values: dict[Node, Any] = {}

@@ -177,7 +177,7 @@ class Call(Emitter):
         return x if target == x.shape else self.emit("broadcast", x, shape=target)
 
     def filled(self, number: Operand, t: DType, shape: Sequence[Any]) -> Value:
-        """A tensor of one number."""
+        """A tensor of `shape` and type `t` whose elements are all `number`."""
         return self.broadcast(self.operand(number, t), shape)
 
     def unsupported(self, what: str, **details: Any) -> UnsupportedError:

@@ -72,7 +72,8 @@ def is_complex(results: Any) -> bool:
 
 
 def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """The results of an operator that reads or returns complex tensors."""
+    """The results of the operator `packet` with complex operands or results: by its own rule, or by `real`, the rule
+    for real tensors, on real and imaginary parts separately."""
     if packet in RULES:
         return RULES[packet](call, *args, **kwargs)
     if packet not in PARTWISE or real is None:

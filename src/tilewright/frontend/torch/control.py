@@ -52,7 +52,7 @@ def is_control(target: Any) -> bool:
 
 
 def control(walk: Walk, graph: GraphModule, node: Node, values: dict[Node, Any]) -> list[Any]:
-    """The results of an operator of control flow."""
+    """The results of `node`, an operator of control flow such as `cond`."""
     target: Any = node.target
     return _RULES[target.name()](walk, graph, node, values)
 

@@ -276,8 +276,9 @@ def _symbol(name: str, known: Dim, size: int) -> Any:
 def _unusual_sizes(
     module: torch.nn.Module, example: Example, dims: Sequence[Dims], known: Mapping[str, Dim]
 ) -> dict[str, int]:
-    """For each symbol a size that occurs nowhere else, within its range if that has one. Except for batches (axis 0) it
-    is no less than the example's: halving a small image down to one pixel would make that size a constant."""
+    """For each symbol in `dims` a size that occurs nowhere else in `module` or `example`, within its range if that has
+    one. Except for batches (axis 0) it is no less than the example's: halving a small image down to one pixel would
+    make that size a constant."""
     least = dict.fromkeys(known, 0)
     for leaf, axes in zip(example.leaves, dims, strict=True):
         for axis, name in axes.items():

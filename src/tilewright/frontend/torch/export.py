@@ -141,7 +141,8 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
 def _of_example(
     module: torch.nn.Module, example: Example, dims: Sequence[Dims], training: bool
 ) -> ExportedProgram | None:
-    """The program of a trace with the example's own sizes; None if tracing fails or the program does not serve them."""
+    """The program exported with the sizes of `example` itself; None if the export fails, or if the guards of the
+    program do not hold for the example."""
     trace = trace_inputs(module, example, dims, {}, strict=False, own=True)
     try:
         result = _exported(module, trace, training)

@@ -336,7 +336,8 @@ _CHANGES = {
 
 
 def _distinct(outputs: list[tuple[str, Value]], builder: GraphBuilder) -> list[tuple[str, Value]]:
-    """Outputs renamed where an input or parameter has the same name, as each name occurs once in a graph."""
+    """The pairs (name, value) `outputs`, with "_out" added to names that an input, a parameter or an earlier output of
+    `builder` has."""
     used_names = {v.name for v in (*builder.inputs, *builder.params)}
     results: list[tuple[str, Value]] = []
     for name, value in outputs:

@@ -181,7 +181,7 @@ class Walk:
         return argument
 
     def wrapped(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
-        """Import the graph that a wrapper operator calls."""
+        """Import the graph that `node`, a wrapper such as a checkpoint, calls; returns that graph's results."""
         position = registry.WRAPPERS[node.target.name()]
         inner = getattr(graph, node.args[position].target)
         return self.called(inner, [self.resolve(a, values) for a in node.args[position + 1 :]])

@@ -55,8 +55,8 @@ def constant_of_shape(n: Call) -> Any:
 
 
 def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
-    """A tensor filled with one number: a known array if it is small, or of floats (broadcast, without memory); else a
-    node."""
+    """A tensor of `shape` and type `t` filled with the number `fill`: a known array if it is small, or of floats
+    (broadcast, without memory); else the result of a node."""
     type = TensorType(t, dims(shape))
     check_size(type)
     count = as_int(type.size)

@@ -28,7 +28,8 @@ def einsum(n: Call) -> Value:
 
 
 def explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The operands' labels and the result's, without ellipses, one letter a dimension. Raises ModelError."""
+    """The labels of the operands and those of the result of the einsum `equation`, one letter a dimension, without
+    ellipses, for operands of these `ranks`. Raises ModelError."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):

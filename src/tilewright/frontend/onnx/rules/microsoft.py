@@ -178,7 +178,8 @@ def fused_matmul(n: Call) -> Value:
 
 
 def activated(n: Call, x: Value, name: str, values: list[float]) -> Value:
-    """The activation of a fused operator, with its parameters in the order in which the node lists them."""
+    """The activation `name` of a fused operator applied to `x`; `values` are its parameters in the order in which the
+    node lists them."""
 
     def number(k: int, default: float) -> float:
         return float(values[k]) if k < len(values) else default

@@ -15,8 +15,8 @@ from tilewright.support.errors import ModelError, ShapeError
 def padded(
     n: Call, x: Value, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], fill: Any = 0
 ) -> tuple[Value, tuple[int, ...]]:
-    """`x`, and the pads for the operator with the window (before each dimension, then after each). Pads that depend on
-    a symbolic size are added to `x` here, filled with `fill`."""
+    """(input, pads): `x`, and the pads for an operator with a window of extents `kernel`, before each dimension, then
+    after each. Where pads depend on a symbolic size, `x` is padded here with `fill`, and they are 0."""
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):

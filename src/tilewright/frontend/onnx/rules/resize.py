@@ -116,7 +116,8 @@ def _are_symbolic(n: Call, sizes: list[Any], axes: list[int]) -> bool:
 
 
 def _are_fractions(n: Call, scales: list[float], axes: Sequence[int]) -> bool:
-    """Whether a symbolic dimension is scaled by a number that is not whole, so that its new size is no expression."""
+    """Whether one of the dimensions `axes` is symbolic and is scaled by a number that is not whole, so that its new
+    size is no expression."""
     if len(scales) != len(axes) or not all(s > 0 and math.isfinite(s) for s in scales):
         return False
     return any(s != int(s) and as_int(n.shape(0)[axis]) is None for s, axis in zip(scales, axes, strict=True))

@@ -69,8 +69,8 @@ def _fits(shape: Sequence[Expr], sizes: Sequence[int | None]) -> bool:
 
 
 def layer(n: Call, kind: str, hidden: int, weights: Callable[[int, Cell], Weights]) -> list[Value]:
-    """The outputs of a recurrent layer. `weights` returns those of a direction and its cell; the other inputs are as of
-    LSTM."""
+    """The outputs of a node RNN, GRU or LSTM (`kind`), whose inputs other than weights are as LSTM's. `weights(d,
+    cell)` returns the weights of direction d."""
     if n.integer("hidden_size", hidden) != hidden:
         raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.integer("hidden_size", hidden))
     direction = n.text("direction", "forward").lower()

@@ -282,7 +282,7 @@ def _columns(n: Call, x: Value, low: bool, columns: Sequence[Any]) -> Value:
 
 
 def indices(n: Call, name: str, default: Array | None = None) -> Array:
-    """An attribute of integers as an array."""
+    """The node's attribute `name`, a list of integers, as an array; `default` if it is absent."""
     result = n.ints(name)
     if not result:
         return np.zeros(0, np.int64) if default is None else default
@@ -317,8 +317,8 @@ def _modes(modes: Any) -> Array:
 
 
 def _members(n: Call, mode: Array, inner: int) -> dict[int, Array]:
-    """The set of values of each node with a membership condition: sets are in the order of nodes, each ended by a
-    NaN."""
+    """For each node of mode MEMBER: its number and the set of values that it tests for. The attribute
+    `membership_values` lists these sets in the order of the nodes, each ended by a NaN."""
     if (mode < 0).any() or (mode >= len(MODES)).any():
         raise ModelError("no such mode of a node", expected=f"0 to {len(MODES) - 1}")
     nodes = np.flatnonzero(mode == MEMBER)

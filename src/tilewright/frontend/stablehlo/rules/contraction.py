@@ -33,7 +33,8 @@ def dot_general(call: Call) -> Item:
 
 
 def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int], sum_b: list[int]) -> Item:
-    """A general product: the result has the batch dimensions first, then the remaining ones of each operand."""
+    """The product of the call's two operands, summed over the dimensions `sum_a` and `sum_b`: the result has the
+    dimensions `batch_a` first, then the remaining ones of each operand."""
     a, b = call.value(0), call.value(1)
     exactness = asked(call.op.attributes)
     if len(batch_a) != len(batch_b) or len(sum_a) != len(sum_b):
@@ -281,8 +282,8 @@ def _transposed(
     reversal: Sequence[int],
     groups: int,
 ) -> Value | None:
-    """A convolution with `lhs_dilation` (input spread by zeros) as a transposed convolution with strides; None where it
-    is none."""
+    """A convolution whose input is spread by zeros (`spread`, from `lhs_dilation`) as a transposed convolution with
+    these strides; None if it cannot be written as one."""
     rank = x.type.rank - 2
     kernel = [as_int(d) for d in w.shape[2:]]
     if any(s != 1 for s in strides) or any(k is None for k in kernel) or is_const(x.type.size, 0):

@@ -45,7 +45,7 @@ def monoid(block: Block, t: DType) -> str | None:
 
 
 def identity(kind: str, t: DType) -> Any:
-    """The monoid's identity element: 0 for sums, minus infinity for maxima ..."""
+    """The identity element of the reduction `kind` for the type `t`: 0 for "add", the least number for "max" ..."""
     return {"add": 0, "mul": 1, "max": t.min, "min": t.max}[kind]
 
 

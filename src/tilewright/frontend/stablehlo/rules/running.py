@@ -79,8 +79,9 @@ def _reduced(call: Call, kind: str | None, count: int, axes: Sequence[int]) -> l
 
 
 def _doubled(call: Call, arguments: Sequence[Value], axis: int, backwards: bool) -> list[Value]:
-    """Each element combined with all before it, or after it, by any associative body: a loop whose iterations combine
-    windows of 1, 2, 4 ... elements (Hillis and Steele, "Data parallel algorithms", 1986)."""
+    """Running reductions of `arguments` along `axis` by the operator's body, which must be associative: each element is
+    combined with all before it, or with `backwards` after it, in a loop whose iterations combine windows of 1, 2, 4 ...
+    elements (Hillis and Steele, "Data parallel algorithms", 1986)."""
     outside, size = call, arguments[0].shape[axis]
     rank = arguments[0].type.rank
 

@@ -90,8 +90,8 @@ def conv(
 
 
 def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """The pads that the string `padding` names; for "same" the output is as large as the input, with an odd element at
-    the end."""
+    """The pads before, then after, each dimension that the string `padding` names: none for "valid"; for "same" so many
+    that the output is as large as the input, with an odd one at the end."""
     if padding == "valid":
         return [0] * 2 * len(strides)
     totals = [d * (static(k, "the kernel") - 1) for d, k in zip(dilations, w.shape[2:], strict=True)]
@@ -270,7 +270,7 @@ def attention_backward(
 
 
 def _causal(n: Call, q: Value, k: Value) -> Value:
-    """A causal mask: query i attends to keys up to i."""
+    """The causal mask [queries, keys] of `q` and `k`: query i attends to keys 0 to i."""
     from tilewright.ir.dtype import i64
 
     rows = n.emit("range", start=0, step=1, size=q.shape[-2], dtype=i64)

@@ -62,7 +62,7 @@ def arange(n: Call, *numbers: Any, **_: Any) -> Value:
 
 @rule("linspace", "tilewright::linspace", single=True)
 def linspace(n: Call, start: Any, end: Any, steps: Any, **_: Any) -> Value:
-    """Evenly spaced numbers, each computed from the nearer end, as PyTorch does."""
+    """`steps` evenly spaced numbers from `start` to `end`, each computed from the nearer end, as PyTorch does."""
     return _spaced_numbers(n, start, end, steps) or _spaced(n, start, end)
 
 

@@ -433,7 +433,8 @@ def _equal_bags(n: Call, offsets: Value, bags: Expr, indices: Value) -> Expr | N
 
 
 def _of_equal_bags(n: Call, bags: Expr, length: Expr, rows: Value, kind: str) -> Value:
-    """The sums of the rows of equal bags, or their maxima, whose gradient flows to the first largest element."""
+    """The sums (`kind` "add") or maxima of `rows` [bags * length, columns] over each bag of `length` rows; a maximum's
+    gradient flows to the first largest element."""
     x = n.reshape(rows, (bags, length, rows.shape[1]))
     if kind == "add":
         return n.emit("reduce_sum", x, axes=(1,), keepdims=False)

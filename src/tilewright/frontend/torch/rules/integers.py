@@ -67,7 +67,8 @@ def bincount(n: Call, x: Value, weights: Value | None = None, minlength: int | E
 
 @rule("repeat_interleave.Tensor")
 def repeat_interleave(n: Call, repeats: Value, *, output_size: Any = None) -> Value:
-    """For each output row the index of the repeated input row: the number of rows that have begun there, minus 1."""
+    """Row numbers, number i repeated `repeats[i]` times: [2, 0, 1] gives 0, 0, 2. It is computed as the count of rows
+    that begin at or before each output, minus 1."""
     counts = n.all_within(n.cast(repeats, i64), 0, LARGEST, "a number of repeats is negative")
     total = n.emit("reduce_sum", counts, axes=(0,), keepdims=False)
     if output_size is not None:

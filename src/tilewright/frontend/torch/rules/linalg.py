@@ -188,7 +188,8 @@ def solve_triangular(
 def triangular_solve(
     n: Call, b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> list[Value]:
-    """The solution of a triangular system, and the matrices `a` themselves, as PyTorch returns both."""
+    """The solution x of `a` x = `b` for triangular matrices `a` (with `transpose`, for their transposes), and `a`
+    itself, as PyTorch returns both."""
     matrix = _transposed(n, a) if transpose else a
     x = _solved(n, matrix, b, upper=upper is not transpose, unit=unitriangular)
     return [x, n.broadcast(a, (*x.shape[:-2], *a.shape[-2:]))]
@@ -196,7 +197,8 @@ def triangular_solve(
 
 @rule("linalg_lu_solve")
 def lu_solve(n: Call, both: Value, pivots: Value, b: Value, *, left: bool = True, adjoint: bool = False) -> Value:
-    """The solution from LU factors and pivots; the row exchanges of the pivots are first turned into a permutation."""
+    """The solution of linear systems with right sides `b` from their LU factors `both`; `pivots`, PyTorch's list of row
+    exchanges, becomes a permutation first."""
     if not left or adjoint:
         raise n.unsupported("from the right, or transposed")
     return _solved(n, both, _solved(n, both, _permuted(n, b, _order(n, pivots)), upper=False, unit=True), upper=True)

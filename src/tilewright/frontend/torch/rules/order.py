@@ -33,8 +33,8 @@ def kthvalue(n: Call, x: Value, k: int, dim: int = -1, keepdim: bool = False) ->
 
 @rule("median.dim", "nanmedian.dim")
 def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
-    """The lower of the two middle elements. A NaN, which is sorted last, is the median of a row that has one, unless
-    the operator leaves NaN out."""
+    """The lower of the two middle elements along `dim`, and its position. A row with a NaN has it as its median, unless
+    the operator leaves NaN out (`nanmedian`)."""
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
@@ -73,8 +73,8 @@ def shared(n: Call, x: Value, result: Value) -> Value:
 
 @rule("mode")
 def mode(n: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
-    """The most frequent element along an axis, the smallest of several, and its last position; all elements are
-    compared with each other."""
+    """The most frequent element along `dim` (the smallest of several), and its last position, by comparing all elements
+    with each other."""
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
@@ -116,7 +116,8 @@ def searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """For each value, the number of elements of a sorted row that are below it, or with `right` not above it."""
+    """For each of `values` the number of elements of the sorted `row` that are below it, or with `right` not above
+    it."""
     if sorter is not None:
         row = n.emit("gather_elements", row, sorter, axis=row.type.rank - 1)
     row, operand = n.together(row, values)
@@ -136,7 +137,7 @@ def bucketize(n: Call, values: Operand, row: Value, *, out_int32: bool = False, 
 
 @rule("isin")
 def isin(n: Call, elements: Operand, tests: Operand, *, assume_unique: bool = False, invert: bool = False) -> Value:
-    """Whether each element is among the tests: compared with all of them."""
+    """Whether each of `elements` is among `tests`, by comparing it with all of them."""
     x, among = n.together(elements, tests)
     flat = n.reshape(among, (product(among.shape),))
     if as_int(flat.shape[0]) == 0:

@@ -161,8 +161,9 @@ def _first_maximum(n: Call, x: Value, axis: int) -> Value:
 
 
 def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:
-    """Adaptive pooling with windows of different widths, one axis after another: a gather makes all as wide as the
-    widest by repeating a window's last element. Of equal maxima, the first in row-major order counts."""
+    """Adaptive pooling of `x` from `extents` to `wanted`, with windows of different widths, one axis after another: a
+    gather repeats the last element of narrow windows, so that all are equally wide. Of equal maxima, the first in
+    row-major order counts."""
     lead = x.type.rank - len(wanted)
     index = None
     if largest and 1 in n.read:

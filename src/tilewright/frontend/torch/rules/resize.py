@@ -39,7 +39,8 @@ def cubic(n: Call, x: Value, size: Any, align_corners: bool, *scales: Any) -> Va
 
 
 def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> Value:
-    """Linear or cubic resizing. With antialiasing, samples outside do not count, and the cubic filter is Pillow's."""
+    """`x` resized with linear or cubic interpolation. With antialiasing, samples outside do not count, and the cubic
+    filter is Pillow's."""
     more: dict[str, Any] = {}
     if "_aa" in n.name:
         more = {"antialias": True, "exclude_outside": True, "cubic_a": -0.5}

@@ -111,7 +111,7 @@ def _direction(
 
 
 def _entry(n: Call, x: Value, k: int) -> Value | None:
-    """The initial state number `k` of `x`; None if `x` is known to be zero, so that products with it are skipped."""
+    """Initial state number `k` of `x` [layers * directions, ...]; None if they are all zero."""
     return None if _is_zero(n, x) else n.reshape(n.slice(x, 0, k, 1), x.shape[1:])
 
 
@@ -149,7 +149,7 @@ def cell(
     input_bias: Value | None = None,
     recurrent_bias: Value | None = None,
 ) -> list[Value] | Value:
-    """One step of a recurrent cell: the new state, and for LSTM also the new cell."""
+    """One step of a recurrent cell on `x`: the new state, and for LSTM also the new cell."""
     initial = [None if _is_zero(n, s) else s for s in ([state] if isinstance(state, Value) else state)]
     params = [inputs, recurrence, *(b for b in (input_bias, recurrent_bias) if b is not None)]
     _, ends = _direction(n, _cell(n.name), n.reshape(x, (1, *x.shape)), params, initial)

@@ -46,7 +46,7 @@ def copysign(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("fmax", "fmin")
 def known_extreme(n: Call, a: Value, b: Value) -> Value:
-    """The maximum or minimum of two numbers, and the other one if one is NaN (`fmax`, `fmin`)."""
+    """`fmax` or `fmin`: the larger or smaller of `a` and `b`, and where one is NaN, the other."""
     largest = n.name.startswith("aten.fmax")
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
     if n.dtype is boolean:

@@ -22,7 +22,8 @@ from tilewright.ops.dims import dim, static
 
 @rule("diagonal", "diagonal_copy", "linalg_diagonal")
 def diagonal(n: Call, x: Value, offset: int = 0, first: int = 0, second: int = 1, **named: int) -> Value:
-    """The diagonal of two axes, moved to the last axis: every (columns + 1)-th element of the flattened matrix."""
+    """The diagonal of the axes `first` and `second` of `x`, as its last axis: every (columns + 1)-th element of each
+    flattened matrix."""
     first, second = named.get("dim1", first), named.get("dim2", second)
     x, rows, columns = _planes(n, x, first, second)
     lead = x.shape[:-2]
@@ -48,7 +49,8 @@ def _diagonal_length(rows: int, columns: int, offset: int) -> int:
 
 @rule("diag_embed")
 def diag_embed(n: Call, x: Value, offset: int = 0, first: int = -2, second: int = -1) -> Value:
-    """A matrix with the last axis on a diagonal and zeros elsewhere."""
+    """Matrices of zeros with the last axis of `x` on diagonal number `offset`; their rows and columns are the axes
+    `first` and `second`."""
     rank = x.type.rank + 1
     a, b = first % rank, second % rank
     size = static(x.shape[-1], "a diagonal") + abs(offset)
@@ -69,7 +71,7 @@ def _inverse(order: Sequence[int]) -> list[int]:
 
 @rule("diagonal_scatter")
 def diagonal_scatter(n: Call, x: Value, part: Value, offset: int = 0, first: int = 0, second: int = 1) -> Value:
-    """`x` with the diagonal of two axes replaced by `part`."""
+    """`x` with the diagonal number `offset` of the axes `first` and `second` replaced by `part`."""
     a, b = n.axis(first, x), n.axis(second, x)
     planes, rows, columns = _planes(n, x, first, second)
     row, column = np.indices((rows, columns))
@@ -93,7 +95,8 @@ def trace(n: Call, x: Value) -> Value:
 
 @rule("unfold", "unfold_copy")
 def unfold(n: Call, x: Value, dimension: int, size: int, step: int) -> Value:
-    """Sliding windows along an axis: that axis counts the windows, and a new last axis their elements."""
+    """Windows of `size` elements at every `step`-th position along the axis `dimension` of `x`: that axis counts the
+    windows, and a new last axis their elements."""
     if x.type.rank == 0:
         return n.reshape(x, n.shape)
     axis = n.axis(dimension, x)
