@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.frontend.torch.torch_checks import Functional, check_functions, interpreted, torch
+from tests.frontend.torch.torch_checks import Functional, assert_close, check_functions, interpreted, torch
 from tilewright.frontend.read import import_model
 from tilewright.support.errors import UnsupportedError
 
@@ -53,6 +53,21 @@ def test_vectors(length: int | None) -> None:
     x = torch.randn(5)
     (y,) = interpreted(import_model(Functional(function), example=x, dynamic=None), x)
     np.testing.assert_allclose(y, function(x), rtol=1e-5, atol=1e-5)
+
+    def others(x: Any) -> Any:
+        y = fft.fft(x, n=length)
+        return torch.view_as_real(y), torch.view_as_real(fft.rfft(x, n=length)), fft.ifft(y * y).imag
+
+    imported = import_model(Functional(others), example=x, dynamic=None)
+    assert_close(interpreted(imported, x), others(x), 2e-5)
+
+
+def test_frequencies() -> None:
+    def function(x: Any) -> Any:
+        return x * fft.fftfreq(6), fft.rfftfreq(7, 0.1), fft.fftfreq(7, d=0.5, dtype=torch.float64), fft.fftfreq(1)
+
+    x = torch.randn(6)
+    assert_close(interpreted(import_model(Functional(function), example=x, dynamic=None), x), function(x))
 
 
 def test_complex_arithmetic() -> None:

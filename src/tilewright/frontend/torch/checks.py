@@ -1,30 +1,43 @@
-"""Functions of PyTorch that ask in Python whether numbers make sense, as a trace cannot.
+"""Functions of PyTorch that look at numbers in Python, as a trace cannot.
 
     loss = gaussian_nll_loss(mean, y, var)      raises where any(var < 0)
     loss = where(any(var < 0), nan, loss)       as it is traced
 
 So a step of training gets NaN for a loss that has none, and gradients of 0, where eager PyTorch raises. Distributions
-are not asked at all, as under `torch.compile`.
+are not asked at all, as under `torch.compile`. `nn.Transformer` asks whether a mask is the causal one, which it need
+not know; and a place that is a tensor of one integer is written to like one that an operator selects:
+
+    cache[:, place] = x                         PyTorch asks for the number `place`
+    cache.select(1, place.item()).copy_(x)      as it is traced
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 import torch
 from torch.nn import functional as F
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
+
+_CAUSAL_MASK = transformer._detect_is_causal_mask.__code__
 
 
 class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
     """While the mode is active `gaussian_nll_loss` returns NaN for negative variances, instead of raising an error,
-    which depends on data."""
+    which depends on data; places to write to may be tensors of one integer; and `nn.Transformer` takes each mask as it
+    is."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.__setitem__ and (part := _selected(*args[:2])) is not None:
+            return part.copy_(args[2]) if isinstance(args[2], torch.Tensor) else part.fill_(args[2])
+        if func is torch.Tensor.__bool__ and _asks_for_causal_mask():
+            return False
         if func is not F.gaussian_nll_loss:
             return func(*args, **kwargs)
         asked: list[torch.Tensor] = []
@@ -57,6 +70,37 @@ def _reading(function: Any, names: dict[str, Any]) -> Any:
     result = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, defaults)
     result.__kwdefaults__ = function.__kwdefaults__
     return result
+
+
+def _selected(x: torch.Tensor, index: Any) -> torch.Tensor | None:
+    """The view of `x` that an index with tensors of one integer names; None if none is among its places, or others are
+    not numbers and ranges."""
+    places = list(index) if isinstance(index, tuple) else [index]
+    tensors = [p for p in places if isinstance(p, torch.Tensor)]
+    if not tensors or any(p.dim() or p.dtype in (torch.bool, torch.uint8) or p.is_floating_point() for p in tensors):
+        return None
+    if not all(p is None or p is ... or isinstance(p, torch.Tensor | slice | int) for p in places):
+        return None
+    if any(isinstance(p, bool) for p in places):
+        return None
+    before = next((k for k, p in enumerate(places) if p is ...), len(places))
+    view = x[tuple(slice(None) if isinstance(p, torch.Tensor) else p for p in places)]
+    # From the last place on, so that an axis that goes moves none that is still to go.
+    for k in reversed([k for k, p in enumerate(places) if isinstance(p, torch.Tensor)]):
+        if k < before:
+            axis = sum(p is None or isinstance(p, slice | torch.Tensor) for p in places[:k])
+        else:
+            axis = -1 - sum(p is None or isinstance(p, slice) for p in places[k + 1 :])
+        view = view.select(axis, places[k].item())
+    return view
+
+
+def _asks_for_causal_mask() -> bool:
+    """Whether the question whether a tensor is true comes from `nn.Transformer`, which asks if a mask is causal."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code is not _CAUSAL_MASK:
+        frame = frame.f_back if frame.f_code.co_name == "__torch_function__" else None
+    return frame is not None
 
 
 @contextlib.contextmanager

@@ -42,7 +42,15 @@ _COMPARISONS = {
 _ARITHMETIC = {
     "Add": "add", "Mul": "mul", "FloorDiv": "truncdiv", "Mod": "mod", "PythonMod": "mod", "Max": "max", "Min": "min"
 }  # fmt: skip
-_REAL = {"Add": "add", "Mul": "mul", "FloatTrueDiv": "div", "IntTrueDiv": "div", "Max": "max", "Min": "min"}
+_REAL = {
+    "Add": "add",
+    "Mul": "mul",
+    "FloatTrueDiv": "div",
+    "IntTrueDiv": "div",
+    "Max": "max",
+    "Min": "min",
+    "FloatPow": "pow",
+}
 _LOGIC = {sympy.And: "and", sympy.Or: "or", sympy.Not: "not"}
 
 
@@ -81,8 +89,8 @@ def _number(walk: Walk, n: Emitter, e: Any) -> Value:
         return n.symbols([walk.sizes.expr(e)], i64, ())
     kind = type(e).__name__
     if kind not in _ARITHMETIC:
-        what = f"an integer that a loop carries is computed by {kind}, which is not supported"
-        raise UnsupportedError(what, got=e, hint="carry a tensor of one integer")
+        what = f"a number that loops or tensors hold is computed by {kind}, which is not supported"
+        raise UnsupportedError(what, got=e, hint="compute with the tensor of one integer")
     result, *others = [_number(walk, n, a) for a in e.args]
     for other in others:
         rest = n.emit("mod", result, other) if kind == "FloorDiv" else None
@@ -93,7 +101,7 @@ def _number(walk: Walk, n: Emitter, e: Any) -> Value:
 
 
 def real(walk: Walk, size: torch.SymFloat, name: str) -> Value:
-    """`size`, PyTorch's symbolic float, as a scalar of f64 that each call computes."""
+    """`size`, PyTorch's symbolic float of sizes and elements of tensors, as a scalar of f64 that each call computes."""
     return _real(walk, Emitter(walk.builder, walk.weights, name), size.node.expr)
 
 
@@ -101,6 +109,8 @@ def _real(walk: Walk, n: Emitter, e: Any) -> Value:
     kind = type(e).__name__
     if e.is_number:
         return n.constant(float(e), f64)
+    if e.is_Symbol and str(e) in walk.numbers:
+        return n.cast(walk.numbers[str(e)], f64)
     if kind in _REAL:
         result, *others = [_real(walk, n, a) for a in e.args]
         for other in others:

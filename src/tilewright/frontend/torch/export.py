@@ -408,6 +408,8 @@ def simplified(program: ExportedProgram, separate: Collection[Any] = ()) -> Expo
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
     if not separate and all(registry.handles(n) for n in nodes):
         return program
+    for graph in graphs:
+        _refuse_writes_to_windows(graph.graph)
     with quietly(), opaque_operators(separate), torch.no_grad(), guards_of_operators(program):
         table = torch.export.default_decompositions()
         for operator in registry.operators():
@@ -431,6 +433,29 @@ def _of_any_size(what: str, hint: str | None = None) -> UnsupportedError:
     error = UnsupportedError(what, hint=hint)
     error.any_size = True
     return error
+
+
+def _refuse_writes_to_windows(graph: torch.fx.Graph) -> None:
+    """Raise UnsupportedError if a graph writes through windows (`x.unfold`) that leave elements out: PyTorch writes
+    zeros there when it makes the graph functional (2.13)."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.unfold.default):
+        x, dim, size, step = node.args
+        extent = x.meta["val"].shape[dim] if x.meta["val"].dim() else 1
+        if (not isinstance(extent, int) or step != size or extent % step) and _is_written(node):
+            what = "writes through windows (Tensor.unfold) that leave elements out are not supported"
+            raise UnsupportedError(what, where=node.name, hint="write to x itself, or through reshape or slices of it")
+
+
+def _is_written(node: torch.fx.Node) -> bool:
+    """Whether an operator changes a tensor in place, itself or through a view of it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is None or not user.args or user.args[0] is not node:
+            continue
+        alias = schema.arguments[0].alias_info
+        if alias is not None and (alias.is_write or (schema.returns and _is_written(user))):
+            return True
+    return False
 
 
 def _open_sizes(program: ExportedProgram) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.common.finish import located, reason
 from tilewright.frontend.torch import complexes, registry
 from tilewright.frontend.torch.call import Call
@@ -21,6 +22,7 @@ from tilewright.frontend.torch.export import is_composite
 from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.tensors import to_array
+from tilewright.ir.dtype import f64, i64
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import same_shape
 from tilewright.ops.registry import emit1
@@ -29,6 +31,9 @@ from tilewright.support.errors import Error, Problems, UnsupportedError
 
 _IRRELEVANT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 """Arguments that only concern how and where PyTorch stores a tensor."""
+
+
+_ITEMS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
 
 
 class _Skipped(Exception):
@@ -55,7 +60,7 @@ class Walk:
     """Weights whose numbers are the same at every call, by name; None inside of bodies of control flow, which may not
     run."""
     numbers: dict[str, Value] = field(default_factory=dict)
-    """Integers that loops carry, by PyTorch's symbols for them."""
+    """Numbers that loops carry or that are elements of tensors, by PyTorch's symbols for them."""
     repeats: bool = False
     """Whether nodes belong to a loop's body, where random numbers are refused, as all iterations would draw the
     same."""
@@ -101,6 +106,8 @@ class Walk:
         held = node.meta.get("val")
         if isinstance(held, int | float | bool):
             return held
+        if node.target in _ITEMS and not isinstance(held, torch.Tensor):
+            self.item(node, held, values)
         if isinstance(held, torch.SymInt):
             return self.size(node, held, values)
         if isinstance(held, torch.SymBool):
@@ -141,6 +148,13 @@ class Walk:
         if is_there is None:
             raise _unsupported(node)
         return _checked(call, is_there(call, *args, **kwargs))
+
+    def item(self, node: Node, held: Any, values: dict[Node, Any]) -> None:
+        """Let the symbol for a tensor's only element stand for its value."""
+        x, e = values[node.args[0]], held.node.expr  # type: ignore[index]
+        (symbol,) = e.free_symbols
+        n = Emitter(self.builder, self.weights, node.name)
+        self.numbers[str(symbol)] = n.cast(n.reshape(x, ()), f64 if isinstance(held, torch.SymFloat) else i64)
 
     def size(self, node: Node, held: torch.SymInt, values: dict[Node, Any]) -> Any:
         """PyTorch's symbolic number `held`, the result of `node`, as an expression of sizes, or as a scalar if a loop

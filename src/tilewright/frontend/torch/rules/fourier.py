@@ -22,6 +22,7 @@ from tilewright.frontend.torch import complexes
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.complexes import Complex, part_type
 from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 
@@ -166,7 +167,8 @@ def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, reta
     if im is not None:
         table = np.concatenate([table, np.concatenate([-sin, cos], 1)])
         re = n.emit("concat", re, im, axis=last)
-    y = n.emit("matmul", re, n.constant(table, re.dtype))
+    rows = n.reshape(re, (1, *re.shape)) if last == 0 else re  # products are of matrices
+    y = n.reshape(n.emit("matmul", rows, n.constant(table, re.dtype)), (*re.shape[:-1], 2 * retained))
     return n.slice(y, last, 0, retained), n.slice(y, last, retained, retained)
 
 
@@ -196,6 +198,18 @@ def known(n: Call, x: Value, axis: int) -> int:
     if length is None or not 0 < length <= LONGEST:
         raise n.unsupported("of this length", got=x.shape[axis])
     return length
+
+
+@rule("fft_fftfreq", "fft_rfftfreq")
+def frequencies(n: Call, length: Any, spacing: float = 1.0, **_: Any) -> Value:
+    """The frequencies of a transform's results: those from half of the length on are negative, but for `rfftfreq`."""
+    count = n.operand(length, i64)
+    place = n.emit("range", start=0, step=1, size=n.shape[0], dtype=i64)
+    if n.name == "aten.fft_fftfreq":
+        half = n.emit("truncdiv", n.emit("add", count, n.constant(1, i64)), n.constant(2, i64))
+        place = n.emit("select", n.emit("lt", place, half), place, n.emit("sub", place, count))
+    whole = n.emit("mul", n.cast(count, f64), n.operand(spacing, f64))
+    return n.cast(n.emit("div", n.cast(place, f64), whole), n.dtype)
 
 
 def scaled(n: Call, x: Complex, normalization: int, lengths: Sequence[int]) -> Complex:

@@ -9,7 +9,7 @@ from tilewright.frontend.common.shapes import cropped, slice_range, solve
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.attributes import same
-from tilewright.ir.dtype import boolean
+from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, dims, same_dim
@@ -185,6 +185,8 @@ def select(n: Call, x: Value, dim: int, index: Any) -> Value:
 def select_scatter(n: Call, x: Value, part: Value, dim: int, index: Any) -> Value:
     axis = n.axis(dim, x)
     part = n.reshape(n.cast(part, x.dtype), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+    if isinstance(index, Value):
+        return _replaced_at(n, x, part, axis, index)
     number = as_int(as_expr(index))
     begin = x.shape[axis] + number if number is not None and number < 0 else as_expr(index)
     return _replaced(n, x, part, axis, begin, const(1))
@@ -200,6 +202,16 @@ def slice_scatter(
     begin, size = slice_range(0 if start is None else start, (1 << 62) if end is None else end, 1, x.shape[axis])
     part = n.broadcast(n.cast(part, x.dtype), [size if k == axis else d for k, d in enumerate(x.shape)])
     return _replaced(n, x, part, axis, begin, size)
+
+
+def _replaced_at(n: Call, x: Value, part: Value, axis: int, index: Value) -> Value:
+    """`x` with the place `index`, which a call computes, along one axis replaced by `part`; negative places count from
+    the end."""
+    extent = n.operand(x.shape[axis], i64)
+    place = n.emit("select", n.emit("lt", index, n.constant(0, i64)), n.emit("add", index, extent), index)
+    places = n.emit("range", start=0, step=1, size=x.shape[axis], dtype=i64)
+    shape = [x.shape[axis] if k == axis else dim(1) for k in range(x.type.rank)]
+    return n.emit("select", n.reshape(n.emit("eq", places, place), shape), part, x)
 
 
 def _replaced(n: Call, x: Value, part: Value, axis: int, begin: Any, size: Expr) -> Value:

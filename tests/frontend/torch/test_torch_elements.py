@@ -1,0 +1,104 @@
+"""Tensors of one element as numbers and as places, and what PyTorch asks in Python of a mask, against eager PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.frontend.torch.torch_checks import Functional, assert_close, interpreted, nn, torch
+from tilewright.frontend.read import import_model
+from tilewright.support.errors import UnsupportedError
+
+
+def check(function: Any, *calls: tuple[Any, ...], **options: Any) -> None:
+    """Compare a function with eager PyTorch for each of its calls, of which the first is the example."""
+    imported = import_model(Functional(function), example=calls[0], **{"dynamic": None, **options})
+    for inputs in calls:
+        with torch.no_grad():
+            expected = function(*(x.clone() for x in inputs))
+        assert_close(interpreted(imported, *inputs), expected, what=str(inputs[1:]))
+
+
+def places(*numbers: Any) -> list[Any]:
+    return [torch.tensor(n) for n in numbers]
+
+
+def test_an_element_is_a_number() -> None:
+    def computed(x: Any, k: Any) -> Any:
+        number = k.item()
+        bounded = x * min(number, 3) + max(number, -1) / 2
+        return x * number, bounded, x.long() + (number // 2) % 3, torch.full_like(x, number), torch.arange(4) * number
+
+    def real(x: Any, s: Any) -> Any:
+        number = s.item()
+        return x / number + 2 * number, torch.full((2,), number), x.clamp(max=number), x + number**2
+
+    x = torch.randn(4, 3)
+    check(computed, *((x, k) for k in places(2, -7, 0)))
+    check(real, *((x, s) for s in places(2.0, -7.5)))
+    check(lambda x, b: torch.where(b, x, -x) * b.item(), *((x, b) for b in places(True, False)))
+    check(lambda x, _: x / x.sum().item(), (x, x))
+
+
+def test_an_element_is_a_place() -> None:
+    x = torch.randn(4, 3)
+    check(lambda x, k: (x[k], x[:, k], x[k, None, 1:]), *((x, k) for k in places(0, 2, -1)))
+    check(lambda x, k: x[k.argmax()] + x[k.max() - 1], (x, torch.tensor([1, 3, 2])), (x, torch.tensor([0, 1, 1])))
+
+
+def test_an_element_is_a_place_to_write_to() -> None:
+    def cached(cache: Any, k: Any, x: Any) -> Any:
+        cache = cache.clone()
+        cache[:, k] = x
+        return cache
+
+    def others(cache: Any, k: Any, m: Any, x: Any) -> Any:
+        a, b, c, d = (cache.clone() for _ in range(4))
+        a[..., k, None, 1:, m] = x
+        b[m, :, ..., 1] = 1.5
+        b[0, k, m] += x[0, 0, :4]
+        c[m] = 7
+        d[:, m, k, 2] *= 2
+        return a, b, c, d
+
+    example = torch.randn(2, 5, 3), torch.tensor(2), torch.randn(2, 3)
+    larger = [(torch.randn(3, 6, 3), k, torch.randn(3, 3)) for k in places(0, 5, -1, -6)]
+    check(cached, example, *larger, dynamic={"args_0": {0: "batch", 1: "steps"}, "args_2": {0: "batch"}})
+    cache, x = torch.randn(2, 3, 5, 6, 4), torch.randn(3, 1, 5)
+    check(others, *((cache, k, m, x) for k in places(1, -1) for m in places(0, -2)))
+
+
+def test_masks_of_transformers_are_not_looked_at() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)
+
+        def forward(self, a: Any, b: Any) -> Any:
+            return self.body(a, b, tgt_mask=nn.Transformer.generate_square_subsequent_mask(b.shape[1]))
+
+    module = Pair().eval()
+    dynamic = {"a": {0: "batch", 1: "s"}, "b": {0: "batch", 1: "t"}}
+    imported = import_model(module, example=(torch.randn(2, 7, 8), torch.randn(2, 5, 8)), dynamic=dynamic)
+    for batch, s, t in ((2, 7, 5), (3, 2, 6)):
+        inputs = torch.randn(batch, s, 8), torch.randn(batch, t, 8)
+        with torch.no_grad():
+            assert_close(interpreted(imported, *inputs), module(*inputs), 1e-5)
+
+
+@pytest.mark.parametrize(("length", "size", "step", "serves"), [(6, 2, 2, True), (7, 2, 2, False), (6, 1, 2, False)])
+def test_writes_to_windows(length: int, size: int, step: int, serves: bool) -> None:
+    """PyTorch writes zeros between windows where it makes a graph functional."""
+
+    def function(x: Any, _: Any) -> Any:
+        x = x.clone()
+        x.unfold(0, size, step)[..., 0] = 5
+        return x
+
+    x = torch.randn(length)
+    if serves:
+        check(function, (x, x))
+    else:
+        with pytest.raises(UnsupportedError, match="windows"):
+            check(function, (x, x))
