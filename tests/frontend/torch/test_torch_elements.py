@@ -70,7 +70,7 @@ def test_an_element_is_a_place_to_write_to() -> None:
 
 
 def test_masks_of_transformers_are_not_looked_at() -> None:
-    class Pair(nn.Module):
+    class Pair(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.body = nn.Transformer(8, 2, 1, 1, 16, batch_first=True)

@@ -151,7 +151,7 @@ class Walk:
 
     def item(self, node: Node, held: Any, values: dict[Node, Any]) -> None:
         """Let the symbol for a tensor's only element stand for its value."""
-        x, e = values[node.args[0]], held.node.expr  # type: ignore[index]
+        x, e = values[node.args[0]], held.node.expr
         (symbol,) = e.free_symbols
         n = Emitter(self.builder, self.weights, node.name)
         self.numbers[str(symbol)] = n.cast(n.reshape(x, ()), f64 if isinstance(held, torch.SymFloat) else i64)
