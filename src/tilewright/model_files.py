@@ -60,7 +60,8 @@ class ModelFile:
 
     @staticmethod
     def of(path: Path, dims: DimSizes | None, name: str | None) -> ModelFile | None:
-        """The file at a path; None for large ones, where there is none, and where nothing is kept."""
+        """The entry of the cache for the file at `path`; None for large files, where there is no file, and if the cache
+        is off."""
         if not flags.CACHE():
             return None
         try:
@@ -125,7 +126,7 @@ def _digest(data: bytes) -> str:
 
 
 def _same(a: Array, b: Array) -> bool:
-    """Whether two arrays have the same bits."""
+    """Whether the arrays `a` and `b` have the same type, shape and bits."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 

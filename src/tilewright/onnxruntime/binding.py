@@ -46,7 +46,8 @@ class IOBinding:
         self._inputs[name] = value
 
     def bind_output(self, name: str, device: str | OrtDevice = "cpu", *rest: Any, **named: Any) -> None:
-        """Ask for an output: in new memory, or at an address, said as for `bind_input`."""
+        """Ask for the output `name`: in new memory, or at an address given by the same arguments as for
+        `bind_input`."""
         self._output(name)
         self._bound[name] = _memory(device, rest, named)
 

@@ -77,8 +77,8 @@ class Api:
         return ctypes.string_at(address).decode() if address else ""
 
     def handles(self, name: str, owner: int) -> list[int]:
-        """The list returned by `Graph_GetNodes`, or by another function with a counterpart such as
-        `Graph_GetNumNodes`."""
+        """The list of handles that the API's function `name`, such as `Graph_GetNodes`, returns for `owner`; its length
+        is from the counterpart, `Graph_GetNumNodes`."""
         count = self.number(name.replace("_Get", "_GetNum"), owner)
         array = (ctypes.c_void_p * max(count, 1))()
         self.call(name, owner, array, count)
@@ -105,7 +105,7 @@ def word_at(address: int, k: int = 0) -> int:
 
 
 def set_word(address: int, value: int) -> None:
-    """Store a word."""
+    """Store `value` as the 64-bit word at `address`."""
     ctypes.c_uint64.from_address(address).value = value
 
 

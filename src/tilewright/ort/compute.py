@@ -83,7 +83,8 @@ def _takes(model: Model, arrays: Mapping[str, np.ndarray[Any, Any]]) -> bool:
 
 
 def _array(api: Api, value: int, shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
-    """A tensor's memory as an array, which is valid during the call."""
+    """The memory of ONNX Runtime's tensor `value` as an array of `shape` and `dtype`, which is valid during the
+    call."""
     kind = BY_NAME[dtype].numpy
     nbytes = math.prod(shape) * kind.itemsize
     if not nbytes:

@@ -56,7 +56,7 @@ class _Reader:
     outermost: int = 0
 
     def fill(self, out: onnx.GraphProto, graph: int, depth: int) -> list[int]:
-        """Write a graph to a GraphProto; returns its nodes' handles."""
+        """Write ONNX Runtime's graph with handle `graph` to the message `out`; returns its nodes' handles."""
         if depth > MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
         api = self.api

@@ -54,7 +54,8 @@ class Grouped:
 
 
 def group(read: Read, build: Build) -> Grouped:
-    """Divide a graph into groups and compile them. Raises ModelError for an invalid model."""
+    """Divide the graph of `read` into groups of nodes, and compile each by `build`. Nodes that are not compiled are
+    returned with the reason. Raises ModelError for an invalid model."""
     section = _section(read)
     types = stated_types(section, {})
     result, left = _survey(section, types, read)

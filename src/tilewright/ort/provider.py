@@ -105,8 +105,8 @@ class Provider:
             self.sessions.pop(ep, None)
 
     def capability(self, ep: int, graph: int, support: int) -> None:
-        """Tell ONNX Runtime which nodes Tilewright takes; none of an invalid model, about which ONNX Runtime reports
-        the error."""
+        """Tell ONNX Runtime, through `support`, which nodes of `graph` Tilewright computes: none of an invalid model,
+        about which ONNX Runtime reports the error."""
         api, session = self._api(), self.sessions[ep]
         if api.handle("Graph_GetParentNode", graph):
             return  # the body of a loop or branch: taken with its node, or not at all
@@ -146,7 +146,8 @@ class Provider:
         return self.api
 
     def _node(self, session: _Session, graph: int, fused: int) -> _Node:
-        """The struct of functions that computes a fused node."""
+        """The struct of functions that computes the node `fused`, into which ONNX Runtime has fused the nodes of
+        `graph`."""
         api = self._api()
         ids = frozenset(api.number("Node_GetId", node) for node in api.handles("Graph_GetNodes", graph))
         chosen = session.groups.pop(ids, None)

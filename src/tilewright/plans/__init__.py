@@ -108,8 +108,9 @@ def _plan(func: PrimFunc, target: Target) -> Planned:
 
 
 def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, target: Target) -> bool:
-    """Whether a single thread runs a function: its work is so little, for all values of the symbols, that sharing it is
-    estimated to take longer, or the machine has one thread and no memory for code that shares work."""
+    """Whether a single thread runs the function `func`: its work is so little, for all values of the symbols, that
+    sharing it is estimated to take longer, or the machine has one thread and no memory for code that shares work.
+    `about` is the key under which the choice is tuned."""
     if target.isa.compact:
         return True
     if func.symbols or target.gpu is not None:
@@ -218,7 +219,8 @@ def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})
 
 
 def _decided(func: PrimFunc, target: Target, where: Values) -> tuple[Chosen, ...]:
-    """The decisions about a function of one version."""
+    """The decisions by which `func` is scheduled, with those of its variants for values of symbols; `where` are the
+    symbols' values that already hold."""
     structure = analyse(func)
     choices = _choices(structure, target)
     about = key_of_function(func, target)

@@ -180,7 +180,8 @@ class Record:
 
     @classmethod
     def of(cls, key: Key, target: Target, space: Space | Iterable[str], **rest: Any) -> Record:
-        """The record of a decision; `rest` are the other fields."""
+        """The record of the decision `key` among the settings of `space` on a machine like the target; `rest` are the
+        other fields."""
         labels = space.labels if isinstance(space, Space) else space
         return cls(
             decision=key.name,

@@ -146,7 +146,7 @@ class Store:
         return results
 
     def _tell(self, path: Path, error: Exception) -> None:
-        """Warn about a damaged file, once for each file."""
+        """Warn that the damaged file `path` is ignored, once for each file."""
         if path not in self._told:
             self._told.add(path)
             what = str(error).replace("\n", " ")
@@ -172,7 +172,7 @@ def _write(path: str, content: bytes, durable: bool) -> None:
 
 
 def _holds(path: str, content: bytes) -> bool:
-    """Whether a file is there as it shall be: a damaged one is written again."""
+    """Whether the file at `path` holds exactly `content`."""
     try:
         with open(path, "rb") as file:
             return file.read(len(content) + 1) == content

@@ -125,8 +125,8 @@ def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tup
 def bind_outputs(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], out: Any
 ) -> tuple[list[Array], list[Array]]:
-    """The caller's output arrays, and the arrays that native code writes: the same, or a buffer where one is not
-    contiguous."""
+    """The caller's arrays in `out`, checked, and for each the array that native code writes: the same, or a new one
+    that is copied back if it cannot be written in place. Raises CallError for arrays that do not fit."""
     arguments = list(out) if isinstance(out, (tuple, list)) else [out]
     if len(arguments) != len(outputs):
         names = ", ".join(f"{o.name}: {describe_spec(o)}" for o in outputs)

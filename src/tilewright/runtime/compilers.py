@@ -157,8 +157,8 @@ _SIDES = ("inputs", "weights", "outputs")
 
 
 def descriptor(compiler: str, part: str, sides: Sequence[Side], payload: bytes) -> bytes:
-    """The constant that identifies a part to `tw_external`. `sides`: the types of the part's inputs, weights and
-    results."""
+    """The bytes from which `tw_external` finds a part of a program and its compiler: a digest, the names with the types
+    of `sides` (inputs, weights and results), and `payload`, the part's code."""
     arrays = dict(zip(_SIDES, sides, strict=True))
     text = json.dumps({"compiler": compiler, "part": part, **arrays}, sort_keys=True).encode()
     content = blake2b(digest_size=16)
@@ -261,7 +261,7 @@ _noted = threading.local()
 
 
 def _call(address: int, arrays: int, sizes: int) -> int:
-    """Call a part: the implementation of `tw_external`. The result is 0, or the number of a failure."""
+    """Run the part whose descriptor is at `address`, as `tw_external` does; returns 0, or the number of a failure."""
     part: _Part | None = None
     try:
         part = _part(address)

@@ -69,7 +69,7 @@ def layout(params: Iterable[ParamSpec]) -> Layout:
 
 
 def pack(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[Buffer]:
-    """The image in parts; arrays that are dense are not copied."""
+    """The bytes of the image of `weights`, in pieces; arrays that are dense are not copied."""
     params = tuple(params)
     placed = layout(params)
     yield placed.head
@@ -82,7 +82,8 @@ def pack(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[
 
 
 def pack_into(placed: Layout, params: Sequence[ParamSpec], arrays: Sequence[Array], memory: Array) -> None:
-    """Write the image into bytes of exactly its size: one copy, whatever the arrays' strides."""
+    """Write the image of `arrays` into `memory`, which has exactly the size of `placed`: one copy, whatever the arrays'
+    strides."""
     memory[: len(placed.head)] = np.frombuffer(placed.head, np.uint8)
     at = len(placed.head)
     for p, start, array in zip(params, placed.starts, arrays, strict=True):
@@ -94,7 +95,7 @@ def pack_into(placed: Layout, params: Sequence[ParamSpec], arrays: Sequence[Arra
 
 
 def unpack(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
-    """The tensors in an image as views, by name. Raises ArtifactError if it is no image of these parameters."""
+    """The weights in the image `data`, by name, as views. Raises ArtifactError if it is no image of `params`."""
     index, body = indexed(data, "weights")
     weights: dict[str, Array] = {}
     for p in params:
@@ -115,7 +116,8 @@ def unpack(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
 
 
 def indexed(data: memoryview, where: str) -> tuple[dict[str, Any], memoryview]:
-    """A JSON index that is preceded by its length, and the bytes after it. Raises ArtifactError if there is none."""
+    """The JSON object at the start of `data`, after its length in 8 bytes, and the bytes that follow it. Raises
+    ArtifactError if there is none."""
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > len(data) - 8:
         raise ArtifactError("its index is longer than it", where=where)

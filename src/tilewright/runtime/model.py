@@ -248,5 +248,6 @@ def _device_weights(engine: Engine, device: Device) -> DeviceWeights:
 
 
 def load(path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:
-    """Load a `.tw` file. `keep_weights=True` keeps raw weights in memory, not in the file alone."""
+    """Load the model in the `.tw` file at `path`. `keep_weights=True` keeps raw weights in memory, not in the file
+    alone."""
     return Model.load(path, threads, keep_weights=keep_weights)

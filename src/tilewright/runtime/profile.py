@@ -87,7 +87,8 @@ def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profil
 
 
 def step_clock(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> StepClock:
-    """A clock for the steps of a program's run on these inputs; `weights` are the addresses of packed parameters."""
+    """A clock that times each step of a program's run on the inputs `bound`; `weights` are the addresses of packed
+    parameters."""
     keep, slots = run_slots(engine, weights, bound)
     symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
     return StepClock(engine, engine.manifest.run_steps, slots, symbols, keep)

@@ -228,7 +228,7 @@ def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tu
 
 
 def _allocated(specs: Sequence[InputSpec], capacity: int, dims: Mapping[str, int]) -> list[Array]:
-    """The caches, all allocated as one block of memory."""
+    """The caches of a state for `capacity` rows, one for each of `specs`, all in one block of memory."""
     shapes = [(capacity, *(dims[d] if isinstance(d, str) else d for d in spec.shape[1:])) for spec in specs]
     kinds = [BY_NAME[spec.dtype].numpy for spec in specs]
     sizes = [

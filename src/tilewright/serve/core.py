@@ -101,7 +101,7 @@ class Core:
     # -- models --------------------------------------------------------------------------------------------------------
 
     def add(self, served: Served, share: float = 1.0) -> None:
-        """Serve a version; requests that wait for the version that it replaces are computed by the new one."""
+        """Serve the version `served`; requests that wait for the version that it replaces are computed by it."""
         self.catalogue.add(served, share)
         self._dispatcher.queues[served] = self._queue(served)
 
@@ -234,7 +234,7 @@ class Core:
             self._threads.submit(self._compute, self._loop, served, start)
 
     def _compute(self, loop: asyncio.AbstractEventLoop, served: Served, start: Start) -> None:
-        """Compute a batch, on a lane's thread."""
+        """Compute the batch of `start`, on a lane's thread, and hand its results to the event loop."""
         began = time.monotonic()
         pending = [job.payload for job in start.batch.jobs]
         results = computed(served, [p.arrays for p in pending], any(p.request.shared for p in pending))
@@ -316,7 +316,8 @@ def _alone(served: Served, arrays: list[Array]) -> tuple[Any, int] | ServeError:
 
 
 def together(served: Served, rows: Rows, requests: Sequence[list[Array]]) -> list[tuple[Any, int] | ServeError]:
-    """Compute requests as one batch: their inputs are concatenated, and the outputs split."""
+    """Compute `requests` (the inputs of each) as one batch: inputs are concatenated along the axes of `rows`, and
+    outputs split again. Returns each request's outputs with the version of the weights."""
     counts = [arrays[0].shape[rows.inputs[0]] for arrays in requests]
     batch = [served.gathered(k, axis, [arrays[k] for arrays in requests]) for k, axis in enumerate(rows.inputs)]
     result, version = served.call(batch)

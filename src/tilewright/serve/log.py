@@ -28,7 +28,7 @@ class AccessLog:
         self._prefix = f"{os.getpid():x}"
 
     def __call__(self, asked: Asked, reply: Reply) -> None:
-        """Log an HTTP request."""
+        """Log the HTTP request `asked` with its response `reply`."""
         sizes = len(asked.body), len(reply.body)
         self.write(asked.headers, asked.method[:20], asked.path[:300], reply.status, asked.arrival, sizes)
 

@@ -196,7 +196,7 @@ class Served:
         return arrays, rows
 
     def outputs_of(self, result: Any, wanted: tuple[str, ...] | None) -> dict[str, Array]:
-        """Outputs of a call by name."""
+        """The outputs in `result`, which a call returned, by name: those in `wanted`, or all."""
         results = result if isinstance(result, tuple) else (result,)
         arrays = [r if type(r) is np.ndarray else np.asarray(r) for r in results]
         named = dict(zip(self.interface.results, arrays, strict=True))
@@ -291,7 +291,8 @@ def prior(runner: Runnable) -> Callable[[int], float]:
 
 
 def _rows(runner: Runner, max_batch: int) -> Rows | None:
-    """The axes along which requests are batched, if each row's result does not depend on other rows; else None."""
+    """The axes along which requests to `runner` are batched; None if a row's result depends on other rows, so that
+    batches would change it."""
     try:
         spec = ring_spec(runner.manifest, 1, 1, max_batch)
         check_rows(runner, spec, max_batch)
@@ -339,7 +340,7 @@ def _text(interface: _Interface) -> str:
 
 
 def missing(name: str, version: str = "") -> ServeError:
-    """The error for an unknown model."""
+    """The error for a request of the model `name`, or of its version `version`, which is not served."""
     what = f"no model {name[:100]!r} is served" + (f" in version {version[:40]!r}" if version else "")
     return ServeError(what, Status.NOT_FOUND)
 

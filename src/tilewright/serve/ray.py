@@ -66,7 +66,8 @@ class Replica:
         self._core.add(self._served)
 
     def _attached(self, model: str | bytes | None, store: str | None, threads: int) -> Runner:
-        """Attach an actor to the node's store, which the first replica of the node creates."""
+        """Attach this actor to the node's store `store`, or to that of `model`, which the node's first replica
+        creates."""
         if store is not None:
             return tilewright.attach(store, threads, timeout=_TIMEOUT_SECONDS)
         if model is None:
@@ -86,7 +87,7 @@ class Replica:
     async def infer(
         self, inputs: Mapping[str, Any], *, timeout: float | None = None, priority: int = 0
     ) -> dict[str, Any]:
-        """Compute outputs by name. Raises ServeError if the request is refused."""
+        """The outputs by name for one request. Raises ServeError if the request is refused."""
         request = Request(self._served.name, inputs, time.monotonic(), timeout=timeout, priority=priority)
         return dict((await self._answer(request)).outputs)
 

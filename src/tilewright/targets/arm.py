@@ -48,8 +48,8 @@ _BFDOT = _dot_text("bfdot_4x2_bf16", "bfdot.v4f32.v8bf16", "<8 x bfloat>", "<4 x
 
 
 def _mmla_text(name: str, call: str, vector: str, sums: str) -> str:
-    """LLVM text of a call that adds to the four sums of C the products of two groups of A and two of B: 16 bytes of
-    each."""
+    """LLVM text of a function that adds to the four sums of C the products of two groups of A and two of B, of 16 bytes
+    each, by the instruction `call`."""
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
 define internal void @tw.intrin.{name}(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs) alwaysinline {{

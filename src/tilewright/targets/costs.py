@@ -31,7 +31,8 @@ class Origin:
 
 
 def constant(value: float, unit: str, counts: str, origin: Origin) -> Any:
-    """A dataclass field with this default, unit, description and origin."""
+    """A dataclass field whose default is the constant `value`, with the unit, what it counts, and the origin of the
+    number as metadata."""
     return field(default=value, metadata={"unit": unit, "counts": counts, "origin": origin})
 
 

@@ -123,8 +123,8 @@ def _narrowed(native: Target, named: Target) -> Target:
 
 
 def ceilings(native: Target, named: Target) -> Ceilings:
-    """The ceilings of a machine restricted to other instructions. The rates of multiply-adds and loads depend on the
-    vector width, and were measured with the machine's own vectors."""
+    """The ceilings of the machine `native` when it runs code for `named`, with other instructions. The rates of
+    multiply-adds and loads depend on the vector width, and were measured with the machine's own vectors."""
     if named.vector_bits == native.vector_bits:
         return native.ceilings
     family = family_of(native.triple)

@@ -69,7 +69,8 @@ define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysin
 
 
 def _madd_text(name: str, lanes: int, b: DType) -> str:
-    """LLVM text that adds products of pairs to C; with VNNI, LLVM combines them to one instruction."""
+    """LLVM text of a function that adds products of pairs to `lanes` sums of C; with VNNI, LLVM combines multiplication
+    and addition to one instruction."""
     function = "avx2.pmadd.wd" if lanes == 8 else "avx512.pmaddw.d.512"
     pair = f"<{2 * lanes} x i16>"
     read = f"  %right = load {pair}, ptr %b, align 2\n"
@@ -102,8 +103,8 @@ def _vnni_pairs(lanes: int, *features: str) -> Dot:
 
 
 def _tiles(a: DType, b: DType, feature: str, instruction: str) -> Dot:
-    """An AMX instruction: 16 rows of 64 bytes times 16 groups of 16 columns, in 16 cycles, during which 32
-    multiply-adds of full vectors could start."""
+    """The AMX instruction `instruction`: it multiplies 16 rows of 64 bytes by 16 groups of 16 columns in 16 cycles,
+    during which 32 multiply-adds of full vectors could start."""
     group = 4 // a.itemsize
     name = f"amx_16x16x{16 * group}_{a.name}{b.name}"
     return Dot(name, a, b, 16, group, ("amx-tile", feature), 32.0, f"llvm.x86.{instruction}", rows=16, steps=16)

@@ -73,7 +73,7 @@ def check_flags(where: str, **flags: Any) -> None:
 
 
 def check_betas(where: str, betas: Any) -> None:
-    """Raise ModelError for values that are no pair of averaging coefficients."""
+    """Raise ModelError unless `betas` is a pair of averaging coefficients, from 0 to less than 1."""
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         expected = "a pair of numbers from 0 to less than 1"
         raise ModelError("the argument makes no sense", where=f"{where}.betas", expected=expected, got=described(betas))

@@ -49,7 +49,7 @@ STREAMS = 1 << 16
 
 
 def reached(objective: Objective, names: Sequence[str]) -> list[str]:
-    """The parameters on which the loss depends; others have no gradient, and are not decayed either."""
+    """The parameters in `names` on which the loss depends; others have no gradient, and are not decayed either."""
     graph = objective.graph
     builder = GraphBuilder(graph.name, reserved=_names_of(graph), nodes=list(graph.nodes))
     params = [v for v in graph.params if v.name in set(names)]
@@ -107,7 +107,7 @@ def _produced_at(nodes: Sequence[Node], value: Value | None) -> int:
 
 
 def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
-    """The graph of a stage's update alone, whose gradients are an input."""
+    """The graph that updates the parameters of `stage` from gradients that are an input."""
     begin, end = layout.arena.span(stage.names)
     growing = _Growing(plan, layout, False, end - begin)
     assert growing.gathered is not None and growing.scalars is not None
@@ -198,8 +198,8 @@ class _Growing:
         return _joined(self.builder, own, [result[name] for name in own.names], "gradients")
 
     def _summed(self, name: str, g: Value | None) -> Value | None:
-        """A parameter's gradient plus the accumulated one, which the kernel of the gradient adds, so that the new
-        gradients alone are never stored."""
+        """The gradient `g` of parameter `name` plus the accumulated one. The kernel of the gradient adds it, so that
+        the new gradients alone are never stored."""
         if self.gathered is None or g is None:
             return g
         arena, number = self.layout.arena, _number(self.builder, 1 / self.plan.batches)

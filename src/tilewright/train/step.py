@@ -282,7 +282,8 @@ class Step:
         return {"arena": arena, "buffers": buffers, "gathered": self._sums()[0], **key}
 
     def _follow(self, update: Update, active: Active) -> None:
-        """Update the parameters that are averages of others, by those averages that take part."""
+        """Update the parameters that are averages of others; `active` says of each average whether it takes part in
+        this step."""
         start = self._layout.changed.part
         if any(active):
             update.follow[active](self._arena.after, self._buffers.now, out=self._buffers.after[start:])

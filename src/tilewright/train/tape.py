@@ -201,7 +201,8 @@ def _name_state(tape: Tape, module: torch.nn.Module) -> None:
 
 
 def _check(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tape: Tape) -> None:
-    """Raise Untaped for tensors on other devices, and for operators that would modify parameters or constants."""
+    """Raise Untaped if a call of the operator `func` uses a tensor on another device, or would modify a parameter or
+    constant."""
     written = [args[k] for k in STATISTICS.get(func, ())]
     for k, argument in enumerate(func._schema.arguments):
         operand = args[k] if k < len(args) else kwargs.get(argument.name)

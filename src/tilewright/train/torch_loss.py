@@ -241,7 +241,8 @@ def check_backward(result: Any) -> None:
 
 
 def _read(objective: _Loss, batch: Sequence[torch.Tensor], symbolic: bool) -> Traced:
-    """Trace the loss with PyTorch's exporter, and import it."""
+    """Export the module `objective` for the example `batch` by PyTorch, and import the result. `symbolic`: the batch
+    size is a symbol."""
     from tilewright.frontend.torch import import_training
 
     result = import_training(objective, tuple(batch), "auto" if symbolic else None)

@@ -75,7 +75,7 @@ def get(name: str, store: ObjectCache | None = None) -> Traced | None:
 
 
 def put(name: str, traced: Traced, store: ObjectCache | None = None) -> None:
-    """Store a loss, if the text of its graph describes it completely."""
+    """Store the loss `traced` under the key `name`, if the text of its graph describes it completely."""
     text = str(traced.graph)
     if parse_graph(text) != traced.graph:
         return

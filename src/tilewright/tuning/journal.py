@@ -66,16 +66,17 @@ class Journal:
         return self._turns.get((site, incumbent, label), [])
 
     def failure(self, site: str, incumbent: str, label: str) -> tuple[str, str] | None:
-        """The outcome and the reason if the setting could not be timed; None if no failure is recorded."""
+        """The outcome and the reason if the setting `label` of `site` could not be timed; None if no failure is
+        recorded."""
         return self._failed.get((site, incumbent, label))
 
     def timed(self, site: str, incumbent: str, label: str, turns: Turns) -> None:
-        """Write down the times of a race of a setting against the incumbent."""
+        """Write down the times `turns` of a race of the setting `label` of `site` against the incumbent."""
         times = {"before": list(turns.before), "after": list(turns.after)}
         self._write({"site": site, "incumbent": incumbent, "label": label, **times})
 
     def failed(self, site: str, incumbent: str, label: str, outcome: str, why: str) -> None:
-        """Write down that a setting could not be timed, with the outcome and the reason."""
+        """Write down that the setting `label` of `site` could not be timed, with the outcome and the reason."""
         self._write({"site": site, "incumbent": incumbent, "label": label, "outcome": outcome, "why": why[:500]})
 
     def result(self, name: str) -> dict[str, Any] | None:

@@ -51,7 +51,8 @@ class Raced:
 
 
 def race_layer(key: Key, setting: str, machine: Target, regimes: tuple[Regime, ...]) -> Raced | str:
-    """Race a recorded setting of a decision about operators; a text with the reason if no race can tell anything."""
+    """Race the setting `setting` of the decision `key` about operators against the estimates' choice, with arrays as
+    each of `regimes` has them in cache; a text with the reason if no race can tell anything."""
     assert isinstance(key.program, Graph)
     if key.kind not in KINDS:
         return "its operators come up in the model alone"
@@ -169,7 +170,8 @@ def algorithms(operators: Graph, machine: Target) -> dict[str, str]:
 
 
 def copies_of(operators: Graph, machine: Target) -> int:
-    """The number of copies whose arrays together exceed twice the last cache level that a core does not share."""
+    """The number of copies of the arrays of `operators` that together exceed twice the last cache level that a core
+    does not share."""
     values = {v for node in operators.nodes for v in (*node.inputs, *node.outputs) if v is not None}
     size = max(1, sum(v.dtype.itemsize * prod(as_int(d) or 1 for d in v.shape) for v in values))
     return max(1, min(2 * machine.l2 // size + 1, MAX_COPIES, MAX_BYTES // size))

@@ -184,7 +184,7 @@ def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, ra
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
-    """The indices of the steps in which two programs differ, for each of the two."""
+    """The indices of the steps in which two programs differ: those of `before`, and those of `after`."""
     result = changes(before, after)
     return frozenset().union(*(mine for mine, _ in result)), frozenset().union(*(theirs for _, theirs in result))
 

@@ -240,8 +240,8 @@ def record_of(
     gain: records.Gain = records.NONE,
     difference: records.Difference | None = None,
 ) -> Record:
-    """The record of a claim that was measured now on this machine. `labels` are those of all settings, the estimates'
-    choice first."""
+    """The record of the setting of `claim`, which was measured now on this machine. `labels` are those of all settings,
+    the estimates' choice first."""
     return Record.of(
         claim.key,
         machine,
@@ -262,8 +262,8 @@ def seconds_of(timed: Timed) -> list[float]:
 
 
 def written(folder: Path, key: Key, label: str, machine: Target, copies: int) -> Built:
-    """Write the file for a process that times a kernel compiled with one setting, with `copies` copies of its
-    arrays."""
+    """Write to `folder` the file that tells a timing process to compile the kernel of `key` with setting `label` and
+    use `copies` copies of its arrays."""
     path = folder / f"{len(list(folder.iterdir()))}.json"
     name = (
         "host"
@@ -288,7 +288,7 @@ def example_arrays(func: PrimFunc) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def interpreted(func: PrimFunc, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any] | None:
-    """The outputs of the function computed by the interpreter; None if that would take too long."""
+    """The arrays that `func` writes, computed by the interpreter from `arrays`; None if that would take too long."""
     sizes = {v: const(v.multiple * max(1, ceil((v.lo or 1) / v.multiple))) for v in func.symbols}
     blocks = (b for b in walk(func.body) if isinstance(b, Block))
     work = sum(prod(as_int(substitute(v.extent, sizes)) or 1 for v in b.iters) for b in blocks)

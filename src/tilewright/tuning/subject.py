@@ -43,7 +43,7 @@ def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def calls(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """Prepare a program for timing as users call it, with outputs allocated beforehand."""
+    """A program made ready to be timed as users call it, with outputs allocated beforehand."""
     model = _load(code, weights, threads)
     arguments, call = _caller(model, inputs)
     return Prepared(call, lambda: _outputs(model, arguments))

@@ -369,8 +369,9 @@ class Tuner:
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
     ) -> tuple[Built, dict[str, Part], set[frozenset[str]]] | str:
-        """Build a program with these settings. Returns it with the parts of the sites that are distinguished and the
-        pairs of sites that are not; or a text with the reason why it failed."""
+        """Build a program with the settings of `bundle`. Returns (the program, the part of it that each site changed
+        where that is known, pairs of sites whose changes cannot be told from each other); or a text with the reason why
+        it failed."""
         results = [searches[name].site for name in bundle]
         try:
             built = self.maker.built({**incumbent.forced, **bundle})
@@ -381,7 +382,8 @@ class Tuner:
         return built, known, {frozenset((results[a].name, results[b].name)) for a, b in divided.tangled}
 
     def _split(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
-        """Split a bundle into halves that are tried separately; for a single candidate, note its outcome instead."""
+        """After `bundle` failed: its two halves, to be tried separately; none for a single setting, whose `outcome` is
+        noted with the reason `why`."""
         names = list(bundle)
         if len(names) > 1:
             half = len(names) // 2
@@ -403,8 +405,8 @@ class Tuner:
     # -- finals and acceptance -----------------------------------------------------------------------------------------
 
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
-        """Race the best settings of each site, freshly loaded. Only these races decide: the search's own times favour
-        the winner."""
+        """Race the best settings of each site again, and note the winners. Only these races decide: the search's own
+        times favour the setting that they chose."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
         for race in range(MAX_RACES):
             if not self._may_gain(finalists, searches):
@@ -460,8 +462,9 @@ class Tuner:
         return [there_and_back(t.gains) for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
     def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
-        """The winners with which the whole model is verified to be faster: all, or else the half that saves most; and
-        the largest difference of the model's outputs from the exact ones."""
+        """(settings, difference): the settings of `won` with which the whole model is verified to be faster, all or
+        else the half that saves most, and the largest difference of the model's outputs from the exact ones. No
+        settings if neither is faster."""
         saving = {name: searches[name].share * (1 - 1 / searches[name].gain.median) for name in won}
         ranked = sorted(won, key=lambda name: -saving[name])
         trials = [ranked] if len(ranked) == 1 else [ranked, ranked[: (len(ranked) + 1) // 2]]
@@ -486,8 +489,9 @@ class Tuner:
         return {}, 0.0
 
     def _raced(self, incumbent: Built, built: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], float]:
-        """Race the whole model. Returns the gain, the ratios by loading and the challenger's error. The race goes on
-        while more loadings may decide it; a small gain is accepted only if a second race confirms it."""
+        """Race the whole model as built with new settings, `built`, against `incumbent`. Returns the gain, the ratios
+        by loading and the challenger's error. The race goes on while more loadings may decide it; a small gain is
+        accepted only if a second race confirms it."""
         loadings, off = self._verified(incumbent, built)
         result = gain(loadings)
         if result.improves and result.disturbed:  # no gain is taken from such a race alone

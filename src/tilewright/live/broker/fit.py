@@ -20,7 +20,8 @@ _TOLERANCE = 1e-2
 
 
 def ring_spec(manifest: Manifest, agents: int, rows: int, max_batch: int) -> RingSpec:
-    """The ring for a program. Raises BrokerError, which lists everything that prevents batching."""
+    """The layout of the shared ring through which `agents` agents, with `rows` rows each, call the program of
+    `manifest` as one batch. Raises BrokerError, which lists everything that prevents batching."""
     where = f"program {manifest.name!r}"
     if len(manifest.symbols) != 1:
         names = [s.name for s in manifest.symbols]

@@ -291,7 +291,7 @@ def shape_of(tensor: RingTensor, rows: int) -> tuple[int, ...]:
 
 
 def unlock_byte(file: int, byte: int) -> None:
-    """Release the lock of `lock_reader`."""
+    """Release the lock that `lock_reader` took on byte number `byte` of `file`."""
     fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, byte, 1, 0))
 
 

@@ -177,7 +177,8 @@ def sweep(
 
 
 def _sweep(folder: Path, dry: bool) -> list[Swept]:
-    """Sweep a store that has no publisher, while no publisher can start."""
+    """Remove what is left over in the store `folder`, which has no publisher, or the whole store if nothing uses it;
+    returns what was removed. With `dry` nothing is removed."""
     with files.if_unowned(folder, files.BROKER[1]) as without_broker:
         used = not without_broker or any(_has_readers(path) for path in files.epochs(folder))
     if used:

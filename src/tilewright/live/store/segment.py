@@ -34,7 +34,8 @@ IDLE = 16
 
 
 def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Control:
-    """Map a control page, writable for readers too (their pins). Raises StoreError if the file has another size."""
+    """Map the control page at `path`, writable for readers too, since they pin versions in it. Raises StoreError if the
+    file has another size."""
     mapped = _map(path, control_nbytes(), _PAGE, writable=True, create=create, mode=mode)
     return Control(mapped.view(np.int64), MAX_READERS)
 
@@ -139,7 +140,7 @@ def is_full(error: OSError) -> bool:
 
 
 def no_room(path: Path, nbytes: int) -> StoreError:
-    """The error for a full file system."""
+    """The error for a file system without room for the `nbytes` bytes of a version at `path`."""
     free = os.statvfs(path.parent)
     hint = "make the tmpfs larger, sweep old stores (`tilewright store sweep`), or set TILEWRIGHT_STORE_DIR"
     got = f"{free.f_bavail * free.f_frsize} bytes free"
@@ -147,7 +148,8 @@ def no_room(path: Path, nbytes: int) -> StoreError:
 
 
 def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, mode: int) -> Array:
-    """The bytes of a file of exactly this size, mapped at a multiple of `align` for as long as the array lives."""
+    """The bytes of the file at `path`, which must have `nbytes` bytes, mapped at a multiple of `align` for as long as
+    the returned array lives. `create` makes the file."""
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), mode)
     try:

@@ -155,7 +155,8 @@ class TcpSource:
         return self._update(channel, offer, have)
 
     def _program(self, channel: Channel, offer: Offer) -> Structure:
-        """Fetch the program that is offered."""
+        """Fetch the program that `offer` announces. Raises HostileError if what arrives is another one, RefusedError if
+        the server is not authenticated."""
         if not self._authentic:
             hint = "use a secret or TLS; trust=True takes native code from any process that answers at this address"
             raise RefusedError("code from a server that nothing authenticates", where=channel.peer, hint=hint)
@@ -210,7 +211,8 @@ class TcpSource:
         return part
 
     def _receive(self, channel: Channel, part: Partial) -> None:
-        """Receive the rest of a blob, and compare the digest of the whole."""
+        """Receive the chunks that `part` lacks, and compare the digest of the whole with the server's. Raises
+        HostileError if they differ."""
         waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]] = deque()
         try:
             for k in range(part.done, part.chunks):

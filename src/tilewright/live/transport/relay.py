@@ -265,7 +265,8 @@ class Relay:
 
 
 def _lock(folder: Path, mode: int) -> int | None:
-    """Lock the file that marks a store's active relay; None if another relay holds it."""
+    """Lock the file that marks the active relay of the store `folder`; returns the open file, or None if another relay
+    holds the lock."""
     files.make_folder(folder, mode)
     file = os.open(folder.parent / f".{folder.name}.relay", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:
@@ -277,7 +278,7 @@ def _lock(folder: Path, mode: int) -> int | None:
 
 
 def backoff(tries: int, most: float) -> float:
-    """Seconds to wait after this many failures in a row: 0.05 and doubling, with some random spread."""
+    """Seconds to wait after `tries` failures in a row: 0.05 and doubling up to `most`, with some random spread."""
     spread = 0.75 + 0.5 * (time.monotonic_ns() % 1000) / 1000
     return min(most, 0.05 * float(2 ** min(tries, 20))) * spread
 

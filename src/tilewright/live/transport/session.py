@@ -60,7 +60,8 @@ def check_name(name: str) -> str:
 
 
 def join(channel: Channel, secret: bytes | None, name: str) -> None:
-    """The node's side: open a session about `name`."""
+    """The node's side of a handshake: open a session about the source `name`. Raises RefusedError if the server
+    refuses."""
     mine = _HELLO.pack(MAGIC, PROTOCOL, secret is not None, os.urandom(32))
     channel.write(mine)
     theirs = _read_hello(channel)

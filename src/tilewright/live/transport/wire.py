@@ -99,7 +99,7 @@ class Channel:
             raise LostError(f"the connection broke: {error.strerror or error}", where=self.peer) from None
 
     def secure(self, send_key: bytes, receive_key: bytes) -> None:
-        """Set the keys of the two directions; frames are numbered from here on."""
+        """Set the keys of the tags that frames carry in the two directions from here on; frames are numbered from 0."""
         self._send_key, self._receive_key = send_key, receive_key
         self._send_count = self._receive_count = 0
 

@@ -36,7 +36,7 @@ class DirectLoops:
         self.together, self.keys, self.most = together, keys, most
 
     def head(self, b: Expr, h: Expr, g: Expr) -> None:
-        """Emit the statements for all rows of one head."""
+        """Emit the statements for all rows of query head `h` of batch `b`, whose keys and values are of head `g`."""
         nest, task = self.nest, self.task
         with (
             nest.allocate("scores", task.type, (self.most, task.most_panels * self.width)) as scores,
@@ -119,7 +119,7 @@ class DirectLoops:
         return self.task.load(self.task.q, 0, b, i + r, h, d + x) * self.task.read(1, b, j + k, g, d + x, past)
 
     def values(self, scores: Buffer, state: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """Emit the product of scores and values, stored to y."""
+        """Emit y = scores * values / sums for head `h`, with the sums of the rows in column 1 of `state`."""
         nest, task, width = self.nest, self.task, self.width
         vectors = ceildiv(task.out_depth, width)
         with nest.allocate("sums", task.type, (self.most, vectors * width)) as sums:

@@ -108,7 +108,8 @@ def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
 
 
 def cost(tile: Tile, sizes: Sizes, groups: int, target: Target) -> Cost:
-    """The estimated cycles of all heads; for symbolic rows and keys the mean over likely numbers."""
+    """The estimated cycles of all heads, where `groups` of them have keys and values of their own; for symbolic numbers
+    of rows and keys the mean over likely ones."""
     rows, keys = values_of(sizes.rows, LENGTHS), values_of(sizes.keys, LENGTHS)
     counts = [(rows[k % len(rows)], keys[k % len(keys)]) for k in range(max(len(rows), len(keys)))]
     total = Cost()
@@ -165,7 +166,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
-    """A function with the loops of `gradient_loops.py` in place of the operator's stages."""
+    """`func`, which computes attention's gradient, with the loops of `gradient_loops.py`, tiled by `knobs`, as its
+    body."""
     result = operands(analyse(func))
     if result is None:
         raise refuse(func, "the routine 'attention_gradient' computes attention's gradient, and nothing beside")

@@ -150,7 +150,8 @@ class GradientLoops:
         return self.results.place(operand, b, s, h, d, self.task.rows, self.task.depth)
 
     def pack(self, b: Expr, g: Expr) -> None:
-        """Copy the keys of a head, and pack its keys and values into panels."""
+        """Emit the copy of the keys of head `g` of batch `b` to `kb`, and of its keys and values to panels, `kt` and
+        `vt`."""
         task = self.task
         self.copied(self.kb, task.keys, task.depth, lambda j, d: task.load(task.k, 1, b, j, g, d))
         self.transposed_panels(self.kt, task.depth, lambda j, d: self.kb[j, d])
@@ -190,7 +191,8 @@ class GradientLoops:
             nest.store(buffer, (r, d), element(r, at))
 
     def rows(self, b: Expr, h: Expr, first: Expr, here: Expr, tiles: Expr) -> None:
-        """Compute what a block of rows of a query head adds to all gradients."""
+        """Emit what `here` rows of query head `h`, from row `first` on, add to the gradients of queries, keys and
+        values; `tiles` is the number of register tiles that cover them."""
         task, last = self.task, self.task.rows - 1
         count = tiles * self.tall
         self.copied(self.q, count, task.depth, lambda r, d: task.load(task.q, 0, b, minimum(first + r, last), h, d))
@@ -298,7 +300,8 @@ class GradientLoops:
         return select(mask[self.task.mask_index(b, h, i, j)], value, self.task.number(0.0))
 
     def by_query(self, b: Expr, h: Expr, first: Expr, tiles: Expr) -> None:
-        """Compute dq, the queries' gradient, of a block of rows."""
+        """Emit the computation of dq, the gradient of the queries, for the rows of `tiles` register tiles from row
+        `first` of head `h` on."""
         nest, task, width, tall, dq = self.nest, self.task, self.width, self.tall, self.results.dq
         with (
             nest.loop("c", self.chunks) as c,

@@ -37,7 +37,7 @@ DIRECT_KEYS = 4
 
 
 def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
-    """The loop program of attention over these parameters."""
+    """The loop program of attention with the tiles `tile`, as a function called `name` with parameters `params`."""
     nest, attrs = Nest(name, params), operands.attrs
     dot = None if attrs.dot is None else named_dot(attrs.dot)
     with heads(nest, operands) as (b, h, g, span):
@@ -104,7 +104,7 @@ class AttentionLoops:
         self.nest, self.tile = task.nest, task.tile
 
     def head(self, b: Expr, h: Expr, g: Expr) -> None:
-        """Emit the statements for all rows of one head."""
+        """Emit the statements for all rows of query head `h` of batch `b`, whose keys and values are of head `g`."""
         nest, task, known = self.nest, self.task, as_int(self.task.rows) is not None
         if not self.tile.tiles:
             DirectLoops(task, task.tile_rows if known else 1, self.tile.steps, task.all_rows).head(b, h, g)
@@ -214,8 +214,8 @@ class AttentionLoops:
         first: Expr,
         here: Expr,
     ) -> None:
-        """Compute `here` tiles of rows from tile `first` on, block of keys by block of keys, with a running maximum and
-        sum of each row (online softmax)."""
+        """Emit the computation of `here` tiles of rows from tile `first` on, one block of keys after another, with a
+        running maximum and sum of each row (online softmax)."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         chunks, each = vp.shape[0], self.task.block // width
         with nest.loop("t", here) as t, nest.loop("r", rows) as r:
@@ -242,7 +242,8 @@ class AttentionLoops:
             )
 
     def replace_rows(self, vp: Buffer, state: Buffer, o: Buffer, here: Expr) -> None:
-        """Emit, for rows whose sum of probabilities is zero, the result with the substitute for every probability."""
+        """Emit, for rows of the `here` tiles whose sum of probabilities is not positive (all their keys are hidden),
+        the result `o` with the substitute in place of every probability."""
         nest, width = self.nest, self.tile.width
         assert self.task.substitute is not None
         with (

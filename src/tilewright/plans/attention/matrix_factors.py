@@ -174,8 +174,8 @@ class MatrixFactors:
 
 @contextmanager
 def has_pieces(rows: AttentionRows, b: Expr, h: Expr, g: Expr) -> Iterator[Expr]:
-    """Emit code that computes whether a head's products may use pieces, from the largest magnitudes of its queries,
-    keys and values. NaN is ignored there: its pieces are NaN."""
+    """A context that emits, and gives as an expression, whether the products of head `h` may use pieces, from the
+    largest magnitudes of its queries, keys and values. NaN is ignored there: its pieces are NaN."""
     nest, width = rows.nest, rows.tile.width
 
     def most(name: str, count: Expr, depth: Expr, element: Callable[[Expr, Expr], Expr]) -> Expr:

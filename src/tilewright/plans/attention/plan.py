@@ -86,7 +86,8 @@ def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[A
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
-    """A function with the loops of the routine in place of the operator's stages."""
+    """`func`, which computes attention, with the routine's loops, tiled by `knobs`, as its body. Raises ScheduleError
+    if they do not fit it."""
     result = operands(analyse(func))
     if result is None:
         raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")

@@ -94,7 +94,8 @@ class AttentionRows:
         return b, s, d
 
     def at(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
-        """The indices of an element of q, k, v or y (operands 0 to 3)."""
+        """The indices of an element of q, k, v or y (`operand` 0 to 3): batch `b`, position `s` in the sequence, head
+        `h`, element `d`."""
         h = h if operand == 3 else h + self.attrs.first[operand]
         point = b, self.first + s, h, d
         return tuple(point[k] for k in ORDERS[self.attrs.order[operand]])
@@ -134,8 +135,8 @@ class AttentionRows:
         return const(value, self.type)
 
     def score(self, raw: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        """A product of q and k with scale and mask applied; minus infinity past the last key and where keys are
-        hidden."""
+        """The score of query `i` and key `j` from `raw`, their product: scaled, with the mask applied, and minus
+        infinity where a causal mask hides the key."""
         value = raw
         factor = self.number(self.attrs.scale)
         if self.scale is not None:

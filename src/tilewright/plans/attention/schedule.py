@@ -85,7 +85,7 @@ def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
 
 
 def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile, target: Target) -> None:
-    """Apply the primitives of the schedule."""
+    """Schedule attention by the knobs of `candidate`, with the register tile `tile`."""
     retained = (*(stage_of(structure, name) for name in STORED), *panels(structure))
     inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in retained))
     scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in retained[: len(STORED)])
@@ -156,8 +156,8 @@ def softmax(s: Schedule, structure: Structure, blocks: tuple[BlockRef, BlockRef,
 
 
 def pack(s: Schedule, packed: tuple[Stage, Stage], scores: BlockRef, head: LoopRef, tile: Tile) -> None:
-    """Schedule the panels of a head: keys side by side for each element of their depth, transposed in registers square
-    by square, and values as rows of a chunk."""
+    """Schedule the two stages `packed`, which copy the keys and values of a head into panels: keys side by side for
+    each element of their depth, transposed in registers square by square, and values as rows of a chunk."""
     rows, values = (s.block(stage.name) for stage in packed)
     width, side = tile.width, tile.side
     keys = rows if side == 1 else s.cache_read(scores, packed[0].writes[0].name, "global")

@@ -115,7 +115,8 @@ def square(sizes: Sizes, target: Target) -> int:
 
 
 def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
-    """The heights of a register tile that are considered, the tallest first."""
+    """The heights of a register tile that are considered, the tallest first, for tiles of `vectors` vectors a row and
+    at most `rows` rows."""
     tallest = max(2, min(MAX_ROWS, (target.registers - vectors - 1) // vectors))
     if rows is not None:
         tallest = min(tallest, rows)

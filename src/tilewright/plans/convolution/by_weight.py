@@ -109,7 +109,8 @@ def tile_weights(
 
 
 def sum_pixels(s: Schedule, block: BlockRef, candidate: Candidate) -> None:
-    """Schedule the sums of a register tile: images and pixels outside, rows inside them, vectors innermost."""
+    """Schedule the sums of a register tile, `block`: from outside to inside the loops over images and pixels, over the
+    tile's rows, and over vectors."""
     own = own_loops(s, block)
     reduce = [loop for it, loop in own if it.kind == "reduce"]
     *others, lane = [loop for it, loop in own if it.kind == "spatial"]

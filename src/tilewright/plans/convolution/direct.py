@@ -310,7 +310,7 @@ def whole_tiles(structure: Structure, candidate: Candidate) -> int:
 def register_tile(
     s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, tiles: int, target: Target
 ) -> None:
-    """Schedule the reduction into registers: loops over rows outside those over columns, so that a pixel needs one
+    """Schedule `block`, the sums in registers of a tile: its rows outside its columns, so that a pixel needs one
     register for all its columns; or in the reverse order if that needs fewer registers."""
     s.set_scope(block, "local")
     own = own_loops(s, block)
@@ -447,7 +447,8 @@ def in_lines(s: Schedule, block: BlockRef, line: int) -> None:
 
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target, line: int = 0) -> None:
-    """Compute padding and pointwise work on the input for a strip at a time."""
+    """Schedule `stage`, padding or pointwise work on the input, so that each iteration of the loop `strip` computes
+    what it reads."""
     block = s.block(stage.name)
     s.compute_at(block, strip)
     in_lines(s, block, line)

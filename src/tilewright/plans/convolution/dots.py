@@ -83,7 +83,8 @@ def _line(anchor: Stage, rows: int, wide: int, width: int, dot: Dot, target: Tar
 
 
 def strips(height: int, images: float, target: Target, *, copied: bool) -> list[int]:
-    """The numbers of lines per strip to consider: all lines, or parts for threads to share."""
+    """The numbers of lines per strip to consider for `images` images of `height` lines: all lines, or parts for threads
+    to share."""
     if target.threads == 1:
         return [WHOLE]
     parts = [n for n in PARTS if n <= height and (not copied or images * n >= ENOUGH_STRIPS)]

@@ -66,7 +66,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def tiles(couples: int, panels: int, conv: ConvMmlaAttrs, target: Target) -> list[tuple[int, int]]:
-    """(pairs of pixels, panels) of the tiles that fit registers, with whole blocks of the result and of one group."""
+    """(pairs of pixels, panels) of the register tiles that fit, among `couples` pairs and `panels` panels: of whole
+    blocks of the result, and of one group."""
     return [
         (tall, wide)
         for tall, wide in product_tiles(couples, panels, target)

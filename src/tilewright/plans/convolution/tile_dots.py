@@ -147,7 +147,8 @@ def convolution_cycles(
     conv: ConvTilesAttrs, x: Sequence[int], window: Sequence[int], depth: int, tile: Dot, target: Target, terms: int = 1
 ) -> float:
     """Estimated cycles, including the copy of the input, of a convolution of blocked `x[ceil(C/b), H, W, b]` by weights
-    with this window and depth, of a group or gathered."""
+    with extents `window` and `depth` steps of `tile`; `terms`: the number of products of pieces that replace one of
+    f32."""
     blocks, *size, block = x
     if conv.gathered:
         window = [-(-conv.gathered[0] // conv.gathered[2]), 1]
@@ -248,8 +249,8 @@ def _pixels(structure: Structure) -> tuple[ConvTilesAttrs, Pixels]:
 
 
 def _copy_blocks(s: Schedule, copied: BlockRef, structure: Structure, *, parallel: bool) -> None:
-    """Schedule the copy of the input by blocks of channels: elements that are neighbours in the input, written in
-    order."""
+    """Schedule `copied`, the copy of the input, by blocks of channels: elements that are neighbours in the input,
+    written in order."""
     conv, pixels = _pixels(structure)
     *others, pixel, channel = s.loops(copied)
     if terms_of(structure.anchors[0]) > 1:

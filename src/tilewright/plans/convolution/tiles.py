@@ -193,7 +193,8 @@ def _short_lines(shape: DirectProblem, target: Target) -> int:
 
 
 def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[int]:
-    """All channels, or parts whose weights take a half or a quarter of the first level."""
+    """The numbers of channel blocks to sum at once that are considered for tiles of `width` columns: all, or as many as
+    have weights of the first level's size, or of a half or a quarter of it."""
     count = max(1, shape.channels // shape.block)
     each = 4 * shape.block * shape.window[0] * shape.window[1] * width
     results = [WHOLE]
@@ -317,7 +318,8 @@ def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target:
 
 
 def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
-    """(strips, register tiles as (rows, how many), lines of a strip) of one image."""
+    """(strips, register tiles as (rows, how many), lines of a strip) of one image of `shape` computed with
+    `blocking`."""
     pixels = shape.height * shape.width
     if not blocking.flat:
         lines = min(blocking.strip, shape.height)

@@ -96,7 +96,7 @@ def chunks(problem: WeightsProblem, target: Target) -> list[int]:
 
 
 def estimate(problem: WeightsProblem, way: WeightsWay, target: Target) -> Cost:
-    """The estimate for all images."""
+    """The estimated cost of `problem`, for all its images, computed with the setting `way`."""
     rows, vectors, images = way.rows, way.vectors, way.images
     count = problem.images or ASSUMED_IMAGES
     tiles = problem.weights / (rows * vectors * problem.lanes)

@@ -91,7 +91,7 @@ def cycles(tile: RegisterTile, rows: int, columns: int, depth: int, lanes: int, 
 def mean_cycles(
     tile: RegisterTile, counts: Sequence[int], columns: int, depth: int, lanes: int, target: Target
 ) -> float:
-    """The estimated cycles per row, averaged over products with each number of rows in `counts`."""
+    """The estimated cycles per row of products with `tile`, averaged over the numbers of rows in `counts`."""
     return sum(cycles(tile, rows, columns, depth, lanes, target) / rows for rows in counts) / len(counts)
 
 

@@ -275,8 +275,8 @@ class AttentionTiles:
         return self.over(one, self.each // CORE)
 
     def softmax(self, warp: Expr, lane: Expr) -> list[Stmt]:
-        """The running softmax of a step: probabilities without the division, and earlier sums scaled to the new
-        maximum."""
+        """The statements of the running softmax of a step: probabilities without the division, and earlier sums scaled
+        to the new maximum."""
         fragments, one = self.each // CORE, const(1)
         exp = partial(call, "exp_nonpositive")
 
@@ -329,7 +329,8 @@ class AttentionTiles:
         ]
 
     def weighted(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The products of a warp's probabilities with the step's values, added to the result's sums."""
+        """The statement that adds the products of a warp's probabilities with the step's values, in buffer `stage`, to
+        the result's sums."""
         groups = DEPTH[self.dtype] // CORE
         one, zero, two, unrolled = const(1), const(0), const(2), self.copier.unrolled
 

@@ -24,7 +24,8 @@ WARP = 32
 
 
 def elements(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function with a kernel for each stage. Raises ScheduleError if its loops are not nests of one block each."""
+    """`func` with a kernel for each stage, in which a thread computes an element. Raises ScheduleError if its loops are
+    not nests of one block each."""
     names = set(names_of(func))
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     return func.with_body(seq(nest_of(func, nest, sizes["threads"], names) for nest in nests))

@@ -47,7 +47,7 @@ WIDE_TILES = ((128, 256, 8, 1), (128, 128, 8, 1), (64, 256, 4, 2), (64, 128, 4, 
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function with its first contraction as a product by tiles; other stages have a thread for each element.
+    """`func` with its first contraction as a product by tiles of `sizes`; other stages have a thread for each element.
     Raises ScheduleError if there is no contraction."""
     nests = list(func.body.stmts if isinstance(func.body, Seq) else (func.body,))
     names = set(names_of(func))
@@ -99,8 +99,8 @@ def contraction_of(nest: Stmt) -> Contraction | None:
 
 
 def epilogue_of(c: Contraction, nest: Stmt, func: PrimFunc) -> Block | None:
-    """The pointwise block in a nest, if it reads each sum once, at the element that it writes, and no other block reads
-    sums."""
+    """The pointwise block in the loops `nest` that can follow the contraction `c` in one kernel, since it reads each
+    sum once, at the element that it writes, and no other block reads sums; None if there is none."""
     while isinstance(nest, For):
         nest = nest.body
     if not isinstance(nest, Block) or nest.is_reduction or not isinstance(nest.body, Store):

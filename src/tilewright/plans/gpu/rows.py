@@ -43,7 +43,8 @@ HELD = 64
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """A function that processes its stages row by row. Raises ScheduleError if they have no common rows."""
+    """`func` with a kernel that processes its stages row by row, tiled by `sizes`. Raises ScheduleError if they have no
+    common rows."""
     rows = rows_of(_blocks(func))
     if rows is None:
         raise refuse(func, "the stages have no common rows")

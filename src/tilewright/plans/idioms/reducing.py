@@ -78,7 +78,7 @@ def partial_vectors(length: int, lanes: int, *, outer: bool = False) -> int:
 
 
 def joined(s: Schedule, stage: Stage, reduce: list[LoopRef]) -> list[LoopRef]:
-    """The reduction loops with the innermost ones fused, as far as these together access memory contiguously."""
+    """The loops `reduce` with the innermost ones fused, as far as they together access memory contiguously."""
     names = [it.var for it in stage.reduce]
     result = list(reduce)
     if len(result) != len(names):
@@ -198,7 +198,8 @@ def reduce_columns(
 
 
 def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int) -> None:
-    """Reduce a window with its taps unrolled and the results in vectors, a few vectors at a time on long lines."""
+    """Schedule the reduction `block` over a window, `reduce`, with its taps unrolled and the results in vectors along
+    `lane`, a few vectors at a time on long lines."""
     width = extent(s, lane)
     if width is None or width > 8 * lanes:
         chunk, lane = s.split(lane, factor=short_vectors(whole_extent(s, lane), lanes))

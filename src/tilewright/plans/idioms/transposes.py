@@ -233,7 +233,7 @@ def _stays(index: Expr, down: Var, lanes: int) -> bool:
 
 
 def flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
-    """The index of an element within the dimensions from `first` on, taken as one."""
+    """The index of an element in the row-major order of the dimensions of `shape` from `first` on."""
     place: Expr = const(0)
     for index, size in zip(indices[first:], shape[first:], strict=True):
         place = place * size + index
@@ -241,8 +241,8 @@ def flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
 
 
 def contiguous_run(index: Expr, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None]) -> list[str]:
-    """The iterators of an index such as `outer * 16 + inner`, the one of stride 1 first, as far as they are
-    contiguous."""
+    """The iterators that run through memory without gaps in `index`, the one of stride 1 first: inner, outer for `outer
+    * 16 + inner` if inner has size 16."""
     form = linear(index)
     run: list[str] = []
     stride = 1
@@ -388,7 +388,7 @@ def _writes_whole_rows(s: Schedule, block: BlockRef, axes: TileAxes, tiles: int 
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
-    """Reshape each source so that the dimensions that `down` runs over are one."""
+    """Reshape each source of `block` so that the dimensions over which the iterator `axes.down` runs become one."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     for source, first in axes.sources:

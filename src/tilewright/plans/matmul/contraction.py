@@ -292,8 +292,8 @@ def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef
 def tile_block(
     s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target, chains: int = 1
 ) -> None:
-    """Schedule the register tile: reduction outside, rows inside it, columns innermost, with `chains` partial sums of
-    each element."""
+    """Schedule `block`, the sums of a register tile: the reduction outside, rows inside it, columns innermost, with
+    `chains` partial sums of each element."""
     *own, reduce = s.loops(block)[-len(anchor.spatial) - 1 :]
     # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
     inner = [loop for loop in own if extent(s, loop) != 1]

@@ -29,7 +29,8 @@ def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
 
 
 def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *, defer: bool) -> Cost:
-    """The cycles of a product's epilogue beyond a simple one, for `work` multiply-adds per element."""
+    """The cost of the epilogue of `product` in tiles `tile` beyond a simple one, for an epilogue of `work`
+    multiply-adds per element. `defer`: it runs within the next tile's products."""
     vectors = max(1, tile.width // target.lanes(product.itemsize))
     panels = -(-product.columns // tile.width)
     each = work * panels * vectors / target.fma_per_cycle
@@ -40,8 +41,8 @@ def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *,
 
 
 def can_defer(anchor: Stage, tile: MatmulTile, work: float, target: Target) -> bool:
-    """Whether a tile's epilogue may be deferred: its functions are in f32 with register tables, and there are registers
-    for both."""
+    """Whether the epilogue of tiles `tile` can run within the next tile's products: its functions are in f32 with
+    register tables, and there are registers for both."""
     tables = bool(target.isa.tables) and anchor.writes[0].dtype is f32
     vectors = tile.width // target.lanes(f32.itemsize)
     state = tile.rows * vectors + vectors + target.registers // target.costs.arithmetic.registers_a_spare + AT_WORK

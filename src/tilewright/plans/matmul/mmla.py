@@ -99,8 +99,8 @@ def _cycles(tall: int, wide: int, pairs: int, panels: int, steps: int, dot: Dot,
 
 
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a tile over `steps` groups of the depth: its products, its loads, and reordering its sums to
-    rows."""
+    """Estimated cycles of a tile of `tall` pairs of rows by `wide` panels over `steps` groups of the depth: its
+    products, its loads, and reordering its sums to rows."""
     costs = target.costs.arithmetic
     loads = (tall + 2 * wide) / costs.loads_per_cycle
     step = max(tall * wide * dot.cost / target.fma_per_cycle, loads, costs.dot_latency)
@@ -109,8 +109,8 @@ def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> f
 
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, dot: Dot, target: Target) -> float:
-    """Estimated cycles of a product by the best tile, and of the copy of its rows to pairs, a load and a store per
-    group."""
+    """Estimated cycles of a `rows` x `depth` x `columns` product by the best tile, and of the copy of its rows to
+    pairs, a load and a store per group."""
     pairs, panels, steps = -(-rows // SIDE), -(-columns // SIDE), -(-depth // dot.group)
     panels += -panels % panel_multiple(columns)
     shapes = product_tiles(pairs, panels, target)

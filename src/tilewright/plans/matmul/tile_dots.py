@@ -152,7 +152,7 @@ def reread_cycles(anchor: Stage, block: int, groups: int, target: Target) -> flo
 
 
 def _operand_bytes(anchor: Stage, which: int) -> int:
-    """Bytes of the rows (0) or the panels (1) of a product."""
+    """The bytes of the rows (`which` 0) or the panels (1) that the product `anchor` reads."""
     result = operands(anchor)
     assert result is not None
     return nbytes_of(result[which].buffer)
@@ -184,7 +184,7 @@ def loading(tall: int, wide: int, steps: int, dot: Dot, target: Target) -> float
 
 @lru_cache(maxsize=4096)
 def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Target) -> float:
-    """Estimated cycles of a product in a separate kernel."""
+    """Estimated cycles of a `rows` x `depth` x `columns` product in a kernel of its own."""
     costs = target.costs.matrices
     return costs.configured + registers_cycles(rows, depth, columns, tile, target, costs.stored_product_sums)
 
@@ -192,8 +192,9 @@ def product_cycles(rows: int, depth: int, columns: int, tile: Dot, target: Targe
 def registers_cycles(
     rows: int, depth: int, columns: int, tile: Dot, target: Target, sums: float, terms: int = 1
 ) -> float:
-    """Estimated cycles of a product in whole matrix registers, including the copy of rows that do not fill them;
-    `sums`: the cycles of the epilogue for each vector of sums."""
+    """Estimated cycles of a `rows` x `depth` x `columns` product in whole matrix registers, including the copy of rows
+    that do not fill them. `sums`: the cycles of the epilogue for each vector of sums. `terms`: the number of products
+    of pieces that replace one of f32 (1, 3 or 6)."""
     tiles, panels, steps = -(-rows // tile.rows), -(-columns // tile.lanes), -(-depth // tile.depth)
     shapes = [(tall, wide) for tall, wide in SHAPES if tiles % tall == 0 and panels % wide == 0]
     counts = [

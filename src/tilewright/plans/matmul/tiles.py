@@ -144,7 +144,7 @@ def multiplies_in_place(
 
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
-    """Whether there are panels whose width divides the columns."""
+    """Whether a tile that the estimates consider for this product has panels whose width divides `columns`."""
     ranked = _ranked(_sizes(rows, const(columns)), max(1, depth), dtype.itemsize, target, False)
     return any(columns % tile.width == 0 for _, tile in ranked)
 
@@ -205,7 +205,7 @@ def best(product: Product, target: Target) -> Cost:
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
-    """The tiles with panels of `width` that fit the registers; `rows` is None for a symbolic number."""
+    """The tiles with panels of `width` columns that fit the registers; `rows` is None for a symbolic number."""
     vectors = -(-width // target.lanes(itemsize))
     most = MAX_ROWS if rows is None else min(MAX_ROWS, max(1, rows))
     limit = int(target.costs.traffic.crowded_rows * row_limit(depth * itemsize, target))

@@ -301,8 +301,8 @@ def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
 
 
 def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> bool:
-    """Reduce to one element in parts. Their number does not depend on that of threads, so that results are bit-equal.
-    Returns False if there is too little work to share."""
+    """Divide the reduction `stage` to one element into parts for threads. The number of parts does not depend on that
+    of threads, so that results are bit-equal. Returns False, and does nothing, if there is too little work to share."""
     reduce = joined(s, stage, own[len(stage.spatial) :])
     length = extent(s, reduce[0])
     if len(reduce) != 1 or length is None or length < SPREAD or len(stage.writes) > 1:

@@ -123,12 +123,13 @@ def _integers(store: Store) -> float:
 
 
 def _varies(access: Access, stage: Stage) -> bool:
-    """Whether a load's address changes in each step of the reduction."""
+    """Whether the address of the load `access` changes with an iterator that `stage` reduces."""
     return any(access.uses(it.var) for it in stage.reduce)
 
 
 def _loaded(read: Sequence[Reading], rows: Mapping[Var, int], vectors: float) -> tuple[float, float]:
-    """(vectors that a step of a tile loads, those of them whose elements are loaded one by one)."""
+    """For one step of a tile with `rows` and `vectors` vectors a row: (whole vectors or broadcasts to load, vectors to
+    load element by element)."""
     whole = separate = 0.0
     for r in read:
         if not r.varies:
@@ -155,7 +156,8 @@ def packing(transposed: Sequence[Access], target: Target) -> Cost:
 
 
 def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, target: Target) -> float:
-    """The cycles of transfers into the first level of cache and the levels beyond."""
+    """The cycles of the transfers of the loads `read` into the first level of cache and the levels beyond, with the
+    loops of `tiling`."""
     order = loop_order(stage, tiling, lanes)
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
@@ -181,7 +183,8 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
 
 
 def loop_order(stage: Stage, tiling: Tiling, lanes: int) -> list[tuple[Var, int, int]]:
-    """(iterator, number of iterations, values of the iterator per iteration) of each loop, from outside to inside."""
+    """(iterator, number of iterations, values of the iterator per iteration) of each loop of `tiling`, from outside to
+    inside."""
     iters = stage.block.iters
     rows = dict(tiling.rows)
     lane = tiling.lane
@@ -205,8 +208,8 @@ def _inside(order: Sequence[tuple[Var, int, int]], first: int) -> dict[Var, int]
 
 
 def _times(access: Access, enclosing: Sequence[tuple[Var, int, int]]) -> int:
-    """How often a load's data are loaded into a level that holds the data of the inner loops: once for each iteration
-    of the enclosing loops, without the innermost of these that the load does not depend on."""
+    """How often the loops `enclosing` load what `access` reads inside of them: the iterations of all down to the
+    innermost that changes its address."""
     used = [k for k, (v, _, _) in enumerate(enclosing) if access.uses(v)]
     return prod(times for _, times, _ in enclosing[: used[-1] + 1]) if used else 1
 

@@ -134,7 +134,8 @@ def chosen_often(stage: Stage, anchor: Stage) -> bool:
 
 
 def transpose(s: Schedule, anchor: Stage, block: BlockRef, access: Access, lane: int, target: Target) -> None:
-    """Insert a transposed copy of an input, in which `lane` is contiguous and comes after the reduced dimensions."""
+    """Insert a transposed copy of the input that `access` reads, in which the iterator number `lane` is contiguous and
+    comes after the reduced dimensions."""
     name = access.buffer.name
     if name not in {b.name for b in read_buffers(_block(s, block))}:
         return  # a stage before it was inlined
@@ -169,7 +170,8 @@ class Tiles:
 
 
 def split_tile(s: Schedule, anchor: Stage, loops: dict[Var, LoopRef], tiling: Tiling) -> Tiles:
-    """Split the loops of a result into loops over tiles and inside one, except that of the lane."""
+    """Split the spatial `loops`, except that of the lane, into loops over tiles and loops inside a tile, by the rows of
+    `tiling`."""
     iters = anchor.block.iters
     selected = {iters[k].var for k in (tiling.lane, *(k for k, _ in tiling.rows))}
     outer = [loop for v, loop in loops.items() if v not in selected]
@@ -183,7 +185,8 @@ def split_tile(s: Schedule, anchor: Stage, loops: dict[Var, LoopRef], tiling: Ti
 
 
 def tile_spatial(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tiling: Tiling, target: Target) -> None:
-    """Schedule a sketch with vectors along an iterator of the result."""
+    """Schedule the reduction `block` with vectors along an iterator of its result: each tile of `out`, which stores the
+    result, computes its sums in registers."""
     lane = anchor.block.iters[tiling.lane].var
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
     tiles = split_tile(s, anchor, loops, tiling)
@@ -210,7 +213,8 @@ def tile_spatial(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, til
 def tile_block(
     s: Schedule, anchor: Stage, block: BlockRef, lane: Var, outside: int, tiling: Tiling, target: Target
 ) -> None:
-    """Schedule the register tile: reduction outside, rows inside it, lanes innermost."""
+    """Schedule `block`, the sums of a register tile below `outside` loops: the reduction outside, rows inside it, the
+    loop `lane` innermost."""
     own = s.loops(block)[outside:]
     by_iter = dict(zip([it.var for it in anchor.block.iters], own, strict=True))
     reduce = [by_iter[it.var] for it in anchor.reduce]
@@ -232,7 +236,8 @@ def tile_block(
 
 
 def tile_folded(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, tiling: Tiling, target: Target) -> None:
-    """Schedule a sketch with vectors of partial results along a reduced iterator, folded at the end of a tile."""
+    """Schedule the reduction `block` with vectors of partial results along a reduced iterator, which are folded at the
+    end of each tile of `out`."""
     iters = anchor.block.iters
     results = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
     tiles = split_tile(s, anchor, results, tiling)

@@ -72,7 +72,7 @@ def tiling_of(knobs: Sequence[tuple[str, int]]) -> Tiling:
 
 
 def tilings(stage: Stage, loads: Sequence[Access], lanes: int, target: Target) -> Iterator[Tiling]:
-    """All sketches of a reduction whose tiles fit the registers."""
+    """All tilings of the reduction `stage` by vectors of `lanes` elements whose tiles fit the registers."""
     iters = stage.block.iters
     for lane, it in enumerate(iters):
         extent = number(it.extent)
@@ -92,7 +92,8 @@ def _folds(stage: Stage, it: BlockIter, loads: Sequence[Access]) -> bool:
 
 
 def _written_along(stage: Stage, it: BlockIter) -> bool:
-    """Whether results are contiguous along an iterator, which occurs in no other index."""
+    """Whether the results of `stage` are contiguous along the iterator `it`: it is the last index, and occurs in no
+    other."""
     stores = [s for s in walk(stage.block.body) if isinstance(s, Store)]
     return all(
         s.indices and s.indices[-1] is it.var and all(it.var not in variables(i) for i in s.indices[:-1])
@@ -128,14 +129,14 @@ def packed_order(access: Access, lane: Var, reduced: Sequence[Var]) -> tuple[int
 
 
 def transposed(stage: Stage, loads: Sequence[Access], tiling: Tiling) -> list[Access]:
-    """The loads of the tiles; transposed ones read from their copies."""
+    """The accesses `loads` as the tiles make them: those in `tiling.packed` read transposed copies."""
     lane, reduced = stage.block.iters[tiling.lane].var, [it.var for it in stage.reduce]
     return [a.permuted(packed_order(a, lane, reduced)) if k in tiling.packed else a for k, a in enumerate(loads)]
 
 
 def _rows(stage: Stage, loads: Sequence[Access], lane: int, packed: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The sets of up to two iterators that share loads: some load does not depend on them, or overlapping windows
-    do."""
+    """The sets of up to two iterators over which a tile may have rows, because some load does not depend on them, so
+    that rows share it, or because windows overlap along them."""
     iters = stage.block.iters
     sharing = [
         k
@@ -157,7 +158,7 @@ def _rows(stage: Stage, loads: Sequence[Access], lane: int, packed: tuple[int, .
 
 
 def _slides(stage: Stage, loads: Sequence[Access], it: BlockIter) -> bool:
-    """Whether an iterator is added to a reduced one in an index, as in a window."""
+    """Whether a load adds the iterator `it` to a reduced one in an index, as a window does."""
     reduced = {r.var for r in stage.reduce}
     return any(m is not None and it.var in m and reduced & m.keys() for a in loads for m in a.moves)
 
@@ -171,7 +172,8 @@ def _sizes(
     lanes: int,
     target: Target,
 ) -> Iterator[Tiling]:
-    """All tilings with these iterators."""
+    """All tilings with vectors along the iterator number `lane` and tiles over the iterators `rows` that fit the
+    registers."""
     iters = stage.block.iters
     reduced = iters[lane].kind == "reduce"
     counts = [
@@ -199,8 +201,8 @@ def registers(
     rows: Sequence[tuple[int, int]],
     packed: tuple[int, ...],
 ) -> int:
-    """The number of registers of a step: the results, the loaded vectors that several results share, one for a
-    broadcast element, and two for computation."""
+    """The number of registers of a step of a tile: the results, the loaded vectors that several results share, one for
+    a broadcast element, and two for computation."""
     retained = vectors * prod(n for _, n in rows)
     shared = 0
     for k, access in enumerate(loads):

@@ -118,8 +118,8 @@ def _copied(q: Requantised, sums: Tensor) -> Tensor | None:
 
 
 def _result(q: Requantised, sums: Tensor, copy: Tensor | None, bias: Tensor) -> Tensor:
-    """The requantised result. The bias is indexed by the first index of the sums, or by the last but one if rows come
-    first."""
+    """The sums with the bias added, requantised by `q`; `copy` is a second copy of the sums where ties round to even.
+    The bias is indexed by the first index of the sums, or by the last but one if rows come first."""
     at = 1 if len(sums.shape) == 3 else 0
 
     def element(*i: Any) -> Any:

@@ -58,7 +58,7 @@ def decision_key(stages: Stages) -> Key:
 
 
 def _contraction(stages: Stages, tile: Tile, phases: int, separate: bool) -> PrimFunc:
-    """The scheduled sums of products, by tiles."""
+    """The scheduled function of `stages`, sums of products computed by tiles of `tile`."""
     s = te.create_schedule(stages.result)
     result, sums = s[stages.result], s[stages.sums]
     x, w, bias, _ = stages.arguments

@@ -135,8 +135,8 @@ def fits(t: Tile, s: Shape) -> bool:
 
 
 def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
-    """The estimated cycles of a layer: the three queues, tile by tile and chunk by chunk, in the order of issue; a
-    transfer waits until the old content of its place has been read."""
+    """The estimated cycles of the layer `s` with the tiles `t`: the three queues, tile by tile and chunk by chunk, in
+    the order of issue; a transfer waits until the old content of its place has been read."""
     parts = _parts(t, s, timing)
     places = 2 if t.doubled else 1
     chunks, groups = s.reduced // t.chunk, ceil(ceil(s.lines / t.lines) / t.threads) * s.times

@@ -146,7 +146,8 @@ def _new(outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], array
 def _outputs(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], results: Sequence[Any], view: Any
 ) -> list[Any]:
-    """Views of the caller's arrays for the outputs. Raises CallError if their number, dtypes or shapes are wrong."""
+    """The caller's arrays `results` for the outputs as `view` gives them. Raises CallError if their number, dtypes or
+    shapes are wrong."""
     if len(results) != len(outputs):
         raise CallError("wrong number of outputs", expected=len(outputs), got=len(results))
     problems, places = Problems(), []

@@ -89,7 +89,7 @@ class Driver:
         return out.value
 
     def error(self, code: int, symbol: str, detail: str = "") -> TargetError:
-        """The error of this number with the driver's description, and the call that failed."""
+        """The error for number `code`, which the driver's function `symbol` returned, with the driver's description."""
         name, text = (self._text(kind, code) for kind in ("cuGetErrorName", "cuGetErrorString"))
         got = ": ".join(part for part in (name or f"error {code}", text, detail.strip()) if part)
         hint = "fewer calls at once, smaller batches or fewer models" if code == OUT_OF_MEMORY else None

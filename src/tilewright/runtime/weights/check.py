@@ -86,7 +86,7 @@ def check_weights(
 
 
 def flattened(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """Arrays in nested mappings and sequences, as JAX libraries store weights, by the path to each:
+    """The arrays in `tree`, nested mappings and sequences as JAX libraries store weights, by the path to each:
     "layers.0.kernel"."""
     if depth > MAX_TREE:
         raise WeightError("the tree of weights is too deep", expected=f"at most {MAX_TREE} levels")
@@ -153,7 +153,8 @@ def _in_pattern(pattern: PatternSpec, index: Array, shape: tuple[int, ...]) -> A
 
 
 def _are_equal(a: Array, b: Array) -> bool:
-    """Whether two arrays hold the same numbers, NaN where the other has NaN; at once if they are the same memory."""
+    """Whether `a` and `b` hold the same numbers, NaN where the other has NaN; it returns at once if they are the same
+    memory."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     if a.ctypes.data == b.ctypes.data and a.strides == b.strides:

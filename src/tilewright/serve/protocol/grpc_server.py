@@ -207,7 +207,8 @@ _NOTHING: _Wanted = {}
 
 
 def request_of(message: Any, context: Context | None, regions: Regions | None) -> tuple[Request, _Wanted]:
-    """Convert a message to a request, and the outputs that are written to shared memory. Raises ServeError."""
+    """The request in a gRPC `message`, and for each output that is to be written to shared memory its place there.
+    Raises ServeError."""
     arrival = time.monotonic()
     if len(message.inputs) > MAX_TENSORS or len(message.outputs) > MAX_TENSORS:
         raise ServeError("too many tensors", expected=f"at most {MAX_TENSORS}")
@@ -318,7 +319,7 @@ def _typed(values: list[Any], datatype: str, shape: list[int], where: str) -> Ar
 
 
 def response_of(answer: Answer, wanted: _Wanted, regions: Regions | None) -> Any:
-    """An answer as a message; some of its outputs are written to shared memory."""
+    """`answer` as a gRPC message, with the outputs in `wanted` written to shared memory."""
     message = pb.ModelInferResponse.FromString(answer_bytes(answer))
     del message.raw_output_contents[:]
     for entry, array in zip(message.outputs, answer.outputs.values(), strict=True):
@@ -411,7 +412,8 @@ def _streaming(
 
 
 def _parsed(kind: Any, data: bytes) -> Any:
-    """A parsed message; a ServeError if the bytes are invalid, as gRPC itself would report a failure of the server."""
+    """The message of type `kind` in the bytes `data`; a ServeError (returned, not raised) if they are invalid, as gRPC
+    itself would report a failure of the server."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -72,7 +72,7 @@ class Regions:
         return [self._get(name)] if name else list(self._regions.values())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """Bytes of a region."""
+        """The `size` bytes at `offset` of the region `name`."""
         region = self._within(name, offset, size)
         data = os.pread(region.file, size, region.offset + offset)
         if len(data) != size:
@@ -80,7 +80,8 @@ class Regions:
         return data
 
     def write(self, name: str, offset: int, size: int, data: bytes, where: str) -> int:
-        """Write an output's bytes; returns their number."""
+        """Write `data` to the `size` bytes at `offset` of the region `name`; returns the number of bytes. Raises
+        ServeError if they do not fit; `where` names the output there."""
         region = self._within(name, offset, size)
         if len(data) > size:
             raise ServeError("does not fit its shared memory", where=where, expected=f"{len(data)} bytes", got=size)

@@ -167,7 +167,8 @@ def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes | memoryview, at: in
 
 
 def _inputs(head: _Head, body: bytes | memoryview, length: int, regions: Regions | None) -> dict[str, Array]:
-    """Arrays of JSON, of raw bytes, and of shared memory."""
+    """The input arrays that `head`, the request's JSON, describes: their numbers are in the JSON, in the raw bytes
+    after its `length` bytes, or in shared memory."""
     inputs: dict[str, Array] = {}
     raw, used = memoryview(body)[length:], 0
     for entry in head.inputs:
@@ -295,7 +296,7 @@ def _regions(regions: Regions | None) -> Regions:
 
 
 def answer_body(answer: Answer, parsed: Parsed, regions: Regions | None = None) -> tuple[bytes, int | None]:
-    """The body of an answer, and the length of its JSON if raw bytes follow."""
+    """The bytes of the response to `parsed`, and the length of its JSON if raw bytes follow, else None."""
     if not parsed.raw_outputs:
         entries, tail = _entries(answer, parsed, regions)
         text = _identified(_answer_head(answer.model, answer.version, answer.weights_version, entries), answer.id)
@@ -318,7 +319,7 @@ def _answer_head(model: str, version: str, weights_version: int, entries: Sequen
 def _raw_head(
     model: str, version: str, weights_version: int, outputs: Sequence[tuple[str, np.dtype[Any], Sequence[int], int]]
 ) -> bytes:
-    """The JSON before raw bytes, which follows from the name, element type, shape and bytes of each output."""
+    """The JSON that precedes raw bytes; each of `outputs` is (name, dtype, shape, number of bytes)."""
     entries = [
         {"name": name, "datatype": datatype_of(dtype), "shape": shape, "parameters": {"binary_data_size": size}}
         for name, dtype, shape, size in outputs

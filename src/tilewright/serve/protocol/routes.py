@@ -78,7 +78,7 @@ class Asked:
 
 
 def answer(site: Site, asked: Asked, send: Send) -> None:
-    """Answer a request, now or later; always calls `send` once."""
+    """Answer the request `asked`, now or later; always calls `send` once."""
     try:
         _route(site, asked, send)
     except ServeError as error:
@@ -109,7 +109,7 @@ def _route(site: Site, asked: Asked, send: Send) -> None:
 
 
 def _load(repository: Repository, name: str, asked: Asked, send: Send) -> None:
-    """Load a model, which may compile it, and answer when that is done."""
+    """Load the model `name` of the repository, which may compile it, and answer when that is done."""
     if _body(asked).get("parameters"):
         raise ServeError("models are loaded as they are in the folder: parameters are refused")
 
@@ -238,7 +238,7 @@ def _model(site: Site, parts: list[str]) -> Reply:
 
 
 def model_metadata(site: Site, served: Served) -> dict[str, Any]:
-    """The server's description of a model."""
+    """The metadata of the model `served`, in the form of the protocol."""
     return {
         "name": served.name,
         "versions": site.core.catalogue.versions(served.name),
@@ -265,7 +265,7 @@ def configuration(served: Served) -> dict[str, Any]:
 
 
 def statistics(site: Site, served: Served) -> dict[str, Any]:
-    """Counts and times in the form that Triton's clients read."""
+    """Counts and times of the requests to `served`, in the form that Triton's clients read."""
     s, _ = site.core.totals(served)
     nothing = {"count": 0, "ns": 0}
 

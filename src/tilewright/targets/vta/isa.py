@@ -164,7 +164,8 @@ TOKEN_NAMES = ("pop_prev", "pop_next", "push_prev", "push_next")
 
 @cache
 def fields(opcode: Opcode, config: Config = DEFAULT) -> Fields:
-    """The fields of an instruction's word, those of the second half after a gap."""
+    """The fields of the word of an instruction `opcode`, (name, bits) from the lowest bit on; a gap fills the first
+    half."""
     match opcode:
         case Opcode.LOAD | Opcode.STORE:
             low: Fields = (*_HEAD, ("memory", 3), ("sram_base", 16), ("dram_base", 32))

@@ -72,7 +72,8 @@ class _Waits:
         self.last: dict[tuple[Place, int, Queue], Array] = {}
 
     def add(self, i: Instruction, reads: Sequence[tuple[Place, Array]], writes: Sequence[tuple[Place, Array]]) -> None:
-        """Append the next instruction, with the rows that it accesses."""
+        """Append the instruction `i` to its queue, after the instructions of other queues that access the same rows:
+        `reads` and `writes` list (memory, rows)."""
         queue = queue_of(i)
         needed = [0, 0, 0]
         for kinds, touched in (((1,), reads), ((0, 1), writes)):
