@@ -205,11 +205,12 @@ class BuiltFunction(Called):
         return readable_loops(self.func, self.target)
 
     def source(self, what: str = "llvm", *, openmp: bool = False) -> str:
-        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or "asm"; for a GPU
-        "llvm" is that of its kernels, and "ptx" or "asm" what it makes of them.
+        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or "asm". For a GPU,
+        "llvm" is the module of its kernels, and "ptx" or "asm" the PTX that LLVM compiles it to.
 
-        C is serial; with `openmp` it says to OpenMP which loops are parallel and which run in vectors. CUDA wants loops
-        that hardware indices run through (`bind`)."""
+        C is serial; with `openmp` it has pragmas that say which loops are parallel and which run in vectors. CUDA needs
+        loops that are bound to hardware indices (`bind`).
+        """
         match what:
             case "schedule":
                 return str(self.func)
@@ -237,7 +238,8 @@ class BuiltFunction(Called):
         )
 
     def export(self, path: str | Path) -> tuple[Path, ...]:
-        """Write the function for programs that have no Tilewright, with a C header beside it; the files written.
+        """Write the function as native code for programs without Tilewright, with a C header beside it; returns the
+        files written.
 
         Args:
             path: "add.o", an object to link; "add.so", a library to load (for x86-64 Linux no linker is needed); else a

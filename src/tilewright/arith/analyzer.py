@@ -42,7 +42,8 @@ class _Stated:
 
 
 class Analyzer:
-    """Simplifies expressions, bounds and proves, for fixed knowledge."""
+    """Simplifies index expressions, bounds them and proves conditions on them, given ranges of variables and facts that
+    stay the same."""
 
     __slots__ = (
         "_divisors",

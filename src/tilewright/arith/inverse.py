@@ -40,7 +40,8 @@ class Inverse:
 def invert(indices: Sequence[Expr], extents: Mapping[Var, Expr], values: Mapping[Var, Expr]) -> Inverse | None:
     """The points of the box `extents` at which `indices` are the variables of `values`, whose own extents these are.
 
-    None where an index is no combination of the box's variables as above, such as one that is read from memory.
+    None where an index is no integer combination of the box's variables, their quotients and remainders, such as one
+    that is read from memory.
     """
     system = _System(dict(extents))
     for index, value in zip(indices, values, strict=True):

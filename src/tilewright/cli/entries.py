@@ -43,7 +43,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model in a race.
+    """A model whose calls are timed against those of other runtimes.
 
     Args:
         name: of the model, for people.

@@ -397,11 +397,7 @@ class Group:
     ) -> None:
         """Show the bytes `shown` to all ranks, one window at a time, and pass each window of all ranks to `take(begin,
         windows)`, where `begin` is its offset. `most`: the largest number of bytes that any rank shows, if that is
-        known.
-
-        Args:
-            most: the largest number of bytes that a rank shows, if numbers differ.
-        """
+        known."""
         with self._lock:
             total = self._total(call, shown.size) if most is None else most
             data, size = address_of(shown) if shown.size else 0, shown.size

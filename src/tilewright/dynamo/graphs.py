@@ -33,7 +33,7 @@ from tilewright.transform.graph.options import Options
 
 @dataclass(slots=True)
 class GraphCompiler:
-    """Compiles one graph.
+    """Compiles one graph of AOTAutograd, part by part, where PyTorch runs the nodes between the parts.
 
     Args:
         weights: placeholders, by position, that stay where they are: parameters and buffers.

@@ -17,7 +17,7 @@ MAX_SETS = 64
 
 
 class Part:
-    """A compiled part.
+    """A part of a PyTorch graph compiled to a program, called with tensors like a function.
 
     Args:
         eager: the same as PyTorch runs it, for calls that the program does not serve.

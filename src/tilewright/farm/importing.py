@@ -76,8 +76,8 @@ def _row(content: bytes, now: float) -> Row:
 def _after_candidates(content: bytes) -> Any:
     """The fields of a record from its decision on, which in the canonical form are all but `about` and `candidates`.
 
-    A string has no quotation mark without a backslash, so that the text that is looked for is a key. A nested one in
-    its place gives no record that could be signed.
+    They are found by a search for the text of the key: a string contains no quotation mark without a backslash, so that
+    what is found is a key. Where it is a key of a nested object, the result is no record that could be signed.
     """
     start = content.rfind(_DECISION)
     if not content.startswith(_FIRST) or start < 0:

@@ -46,13 +46,13 @@ def jobs(state: State, most: int = ROWS) -> list[dict[str, Any]]:
 
 
 def workers(state: State) -> list[dict[str, Any]]:
-    """Workers, the last seen first."""
+    """The workers of the farm as JSON objects, the one seen last first."""
     with state.database.reading() as t:
         return [_worker(r, state.clock()) for r in t.rows(_WORKERS, (ROWS,))]
 
 
 def channels(state: State) -> list[dict[str, Any]]:
-    """The records in the channels."""
+    """The records in the channels as JSON objects."""
     with state.database.reading() as t:
         return [_gain(r) for r in t.rows(_GAINS, (ROWS,))]
 

@@ -49,12 +49,8 @@ RULES = Rules()
 
 def enter_canary(state: State, who: str = "service") -> int:
     """Put signed records that are in no channel into the canary channel; returns how many. A record replaces an older
-    one about the same decision; records that were withdrawn together come back one at a time for each class of
-    machines.
-
-    A record about a decision takes the place of the one that is there; what was taken back together with others comes
-    one at a time for each class of machines.
-    """
+    one about the same decision. Records that were withdrawn together come back one at a time for each class of
+    machines."""
     count = 0
     with state.database.transaction() as t:
         rows = t.rows(

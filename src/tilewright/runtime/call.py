@@ -298,10 +298,7 @@ def _load_weights(f: Function, model: Value, weights: Value, executor: Value, fi
 def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: Value) -> None:
     """Emit the code that notes a call: the version of its weights in the word after the `arguments` arguments and in
     the reader's entry, where a publisher sees it, and one more call. Threads of one reader may lose counts to each
-    other, as the number is only for display.
-
-    Threads of one reader may lose counts to each other, as the number of calls is only for display.
-    """
+    other, as the number of calls is only for display."""
     version = f.load(I64, weights[WEIGHTS.version], order="monotonic")
     f.store(version, io + arguments * 8)
     reader = model[MODEL.reader]

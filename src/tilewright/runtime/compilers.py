@@ -63,11 +63,12 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A part that is loaded in this process. Its arguments are read-only, and only valid during the call.
+    """A part of a program, compiled by another compiler, that is loaded in this process. Its arguments are read-only,
+    and only valid during the call.
 
     Args:
-        run: from the region's inputs and its weights (or the results of `prepare`) to its outputs, in order.
-        prepare: from the region's weights to the packed ones.
+        run: from the part's inputs and its weights (or the results of `prepare`) to its outputs, in order.
+        prepare: from the part's weights to the packed ones.
     """
 
     run: Callable[[Arrays, Arrays], Arrays]

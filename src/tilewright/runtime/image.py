@@ -34,7 +34,7 @@ _SAFETENSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of an image of weights: `head` is its header, and tensors begin at `starts`.
+    """The layout of an image of weights.
 
     Args:
         head: the index with its length before it.

@@ -45,7 +45,7 @@ def summary(uses: Iterable[RecordUse]) -> str:
 
 
 def describe(uses: Iterable[RecordUse]) -> str:
-    """The summary, and a line for each record, as text."""
+    """Text about the uses of tuning records: the summary, and a line for each of `uses`."""
     results = list(uses)
     lines = [f"records: {summary(results)}"]
     for use in results:

@@ -41,7 +41,8 @@ def added(past: Mapping[str, Any] | None, page: Mapping[str, Any] | None) -> dic
 
 
 class Colleagues:
-    """A worker's view of the board.
+    """One worker process's view of the pages in shared memory by which the server's workers tell each other what they
+    do.
 
     Args:
         places: pages of workers.

@@ -171,9 +171,9 @@ class Target:
 
         Features, what instructions offer and their costs are those of the named target. Caches, cores and what was
         measured beyond the first level of cache are this machine's, so that the code is what a machine like this one
-        without the other instructions would run. "host" is this machine with all that it has. A target that this
-        machine cannot run is `parse(name)` as it stands: its code can be made and read, not called. `where` says who
-        named it, for the error about a name that there is not.
+        without the other instructions would run. "host" is this machine with all its instructions. For a target that
+        this machine cannot run, the result is `parse(name)`: its code can be made and read, not called. `where` says
+        who gave the name, for the error about an unknown one.
         """
         from tilewright.targets.host import host, narrowed  # which make targets
         from tilewright.targets.registry import find

@@ -70,7 +70,7 @@ class Arena:
 
     def fill(self, memory: Array, values: Mapping[str, Any], part: int = 0) -> None:
         """Copy `values` into the arena `memory` once all of them fit; `part` 1, 2, ... stands for the optimizer's
-        first, second, ... state. Raises ModelError naming what is missing, unknown, or has another shape.
+        first, second, ... state.
 
         Raises ModelError naming what is missing, unknown, or has another shape.
         """

@@ -20,8 +20,9 @@ VIEWS = frozenset({"constant", "reshape", "slice", "broadcast"})
 
 
 def sections(graph: Graph, wanted: Sequence[Sequence[Value]]) -> list[Graph]:
-    """The graphs of the sections: each returns its `wanted` values, in this order, and then the values that later
-    sections read. Its inputs and parameters are those that it reads.
+    """Cut `graph` into one graph for each list of values in `wanted`, to run one after the other: each returns its
+    wanted values, in this order, and then the values that later ones read. Its inputs and parameters are those that it
+    reads.
 
     All wanted values together must be the graph's outputs.
     """

@@ -63,51 +63,50 @@ def compile_step(
     """Compile a learning step: loss, gradients, clipping and update in one native call.
 
     Args:
-        model: a `torch.nn.Module`; a tree of JAX's arrays or NumPy's, with a loss in JAX; or what gives its loss
-            itself, as its first output, and metrics as the others: a `(Graph, weights)` pair, or ONNX (a path, bytes,
-            a `ModelProto`).
-            Each part of a module is traced in its own mode: in training, dropout draws, and batch norm takes the
-            batch's statistics and moves its running ones.
-        loss: of a module: `loss(model, *batch)` in PyTorch gives the loss as one number, or a dict with "loss" and
-            metrics beside it; or a loss of an output and a target, such as `torch.nn.CrossEntropyLoss()`, which gets
-            what the model makes of all arrays of the batch but the last, and the last. Of a tree: `loss(tree, *batch)`
-            in JAX. It is traced once. Or several `Stage`s, which follow each other within the step; what moves and how
-            stands with them.
-        optimizer: of `tilewright.train.optimizers`; Adam if None.
+        model: a `torch.nn.Module`; a tree of arrays of JAX or NumPy, with a loss in JAX; or a graph whose first output
+            is the loss and whose other outputs are metrics: a `(Graph, weights)` pair, or ONNX (a path, bytes, a
+            `ModelProto`). Each submodule is traced in its own mode: in training mode, dropout draws random numbers, and
+            batch norm uses the batch's statistics and updates its running ones.
+        loss: for a module, `loss(model, *batch)` in PyTorch, which returns the loss as one number, or a dict with
+            "loss" and metrics; or a loss of an output and a target, such as `torch.nn.CrossEntropyLoss()`, which is
+            called with the model's output for all arrays of the batch but the last, and with the last. For a tree,
+            `loss(tree, *batch)` in JAX. It is traced once. Or several `Stage`s, which run one after the other within
+            the step; each has its own loss, parameters and optimizer.
+        optimizer: one of `tilewright.train.optimizers`; Adam if None.
         example: a batch, whose shapes and types every batch has.
-        clip: the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`.
-        trained: the parameters that move; None: of a module those that require gradients, of others all of f32. Those
-            of a tree are called by their paths, joined by points.
-            Parameters that the loss does not depend on stay.
-        groups: other optimisers of the same kind for parameters whose names match a pattern ("*.bias"); the first that
-            matches counts.
-        averages: parameters that follow others (`Average`), as target networks do.
-        accumulate: how many batches make one update, by the mean of their gradients.
-        reduce: what changes gradients before they move anything, as `tw.train.averaged()` does in each of several
-            processes that learn on parts of a batch: it gets buckets of one vector of f32 as soon as each is there, in
-            the order of the backward pass, and changes them in place; what it returns may have a `wait`, which is
-            called once all are there, so that such work goes on during the backward pass. With `accumulate`, in those
-            steps alone in which parameters move; of several stages, each stage's before its update. Whether a step is
-            finite is told by the norm of gradients after it, so that all processes see the same. A process whose batch
-            does not fit hands over NaN, so that the others do not wait for it. Where reducing fails, as another process
-            has ended, the step raises CallError, once all that was begun has ended, and leaves all as it was.
-        bucket: bytes from which on gradients are handed to `reduce`: whole parameters of one group. Each bucket is a
-            native call, which keeps for those after it what they read.
-        schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
-        seed: what the random numbers of dropout depend on, beside the number of the step.
-        fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep
-            a layer within 1e-5 of its largest output; "exact" for none.
-        precision: "bf16" multiplies matrices in bf16 and sums in f32, forward and backward; parameters, gradients and
-            what the optimiser keeps stay f32.
-        symbolic: whether one step serves batches of any size from 2 on: of a module, the first dimension of the
+        clip: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
+        trained: the names of the parameters to update; None: those of a module that require gradients, else all of f32.
+            Names in a tree are paths joined by points. Parameters on which the loss does not depend are not changed.
+        groups: other optimizers of the same kind for parameters whose names match a pattern ("*.bias"); the first match
+            counts.
+        averages: parameters that are moving averages of others (`Average`), as in target networks.
+        accumulate: the number of batches whose mean gradient makes one update.
+        reduce: a function that changes gradients before the update, such as `tw.train.averaged()` where several
+            processes train on parts of a batch. It is called with each bucket of the gradients, a vector of f32 that it
+            changes in place, as soon as the bucket is complete in the backward pass. If it returns an object with a
+            method `wait`, that is called after the last bucket, so that reductions overlap with the backward pass. With
+            `accumulate`, it is only called in steps that update parameters; with several stages, before the update of
+            each. Whether a step is finite is decided by the norm of the reduced gradients, so that all processes decide
+            alike. A process whose batch does not fit passes NaN, so that the others do not wait for it. If reducing
+            fails because another process has ended, the step raises CallError once all reductions that began have
+            ended, and changes nothing.
+        bucket: the least bytes of a bucket, which consists of whole parameters of one group. Each bucket is a native
+            call, which stores the values that later ones read.
+        schedule: a function from the number of updates so far to a factor of the learning rates (`tw.train.schedules`).
+        seed: of the random numbers of dropout, which also depend on the number of the step.
+        fast: which algorithms with fewer multiplications are allowed, as for `tw.compile`: by default those whose error
+            is at most 1e-5 of a layer's largest output; "exact" for none.
+        precision: "bf16" multiplies matrices in bf16 and adds in f32, forward and backward; parameters, gradients and
+            optimizer states stay f32.
+        symbolic: whether one step accepts batches of any size from 2 on: for a module, the first dimension of the
             example's arrays.
-        memory: bytes that a step's temporaries may take, or a share of what they take otherwise ("0.5x"): activations
-            are computed again in the backward pass rather than kept, with the same bits. "auto": as much as costs
-            hardly any time (a hundredth of the estimate); None: nothing. `step.show("memory")` tells the plan's peak.
-            Budgets are not for symbolic batches.
+        memory: the most bytes of a step's temporaries, or a share of what they take otherwise ("0.5x"): to save memory,
+            activations are computed again in the backward pass, with the same bits. "auto": as far as the estimated
+            time grows by at most a hundredth; None: not at all. `step.show("memory")` shows the plan's peak. Not for
+            symbolic batches.
         threads, target: as for `tw.compile`.
-        on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
-            both with parameters as they were, or "keep" it.
+        on_nonfinite: what happens if the loss or a gradient is NaN or infinite: "raise" an error or "skip" the step,
+            both with parameters as they were, or "keep" the result.
 
     Raises ModelError listing what is wrong with the model, UnsupportedError with all operators without a gradient.
     """

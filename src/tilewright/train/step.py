@@ -51,7 +51,8 @@ class Turns:
 
 @dataclass(slots=True)
 class Kind:
-    """One of a step's programs: of updates in which the same stages and averages take part, or the one that gathers.
+    """One of the programs of a learning step: for updates in which the same stages and averages take part, or for
+    batches whose gradients are only accumulated.
 
     results  its results beside the new vectors, each the first number of an array
     finite   those results that must be finite: losses and norms
@@ -147,16 +148,16 @@ class Step:
         return self.count // self._plan.batches
 
     def __call__(self, *batch: Any, **named: Any) -> dict[str, float]:
-        """Take a step on a batch: arrays in the order of the example, or the last of them by the names that the loss
-        (or the model, and "target") has for them. Gives the loss, the metrics, and `gradient_norm`, the norm of all
-        gradients together before they were clipped.
+        """Run the step on a batch: arrays in the order of the example, the last ones also by the names that the loss
+        (or the model, and "target") has for them. Returns the loss, the metrics, and `gradient_norm`, the norm of all
+        gradients together before clipping.
 
-        With `accumulate=n`, parameters move at every n-th call, by the mean of the gradients of n batches; the norm is
-        that of what has been gathered; with `reduce`, there is one when parameters move. Of several stages,
-        `NAME_loss` and `NAME_gradient_norm` of those that take part.
+        With `accumulate=n`, every n-th call updates the parameters, by the mean of the gradients of n batches. The norm
+        is that of the gradients accumulated so far; with `reduce`, only calls that update return one. With several
+        stages, those that take part return `NAME_loss` and `NAME_gradient_norm`.
 
-        Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is
-        NaN or infinite; parameters are then as they were.
+        Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is NaN
+        or infinite; parameters are then as they were.
         """
         if named:
             batch = self._in_order(batch, named)

@@ -83,7 +83,7 @@ class _Shown:
 
 
 class _Layer:
-    """The operators of a decision as a model of their own, compiled with both settings."""
+    """The operators of a decision as a model, compiled with both settings."""
 
     def __init__(self, key: Key, setting: str, machine: Target, copies: int, folder: Path) -> None:
         assert isinstance(key.program, Graph)

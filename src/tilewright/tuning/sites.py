@@ -75,7 +75,8 @@ def runs(decisions: Sequence[Scheduled], sizes: Mapping[str, int]) -> Scheduled 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A site's part of two programs: the incumbent's steps, and the candidate's steps in their place."""
+    """The steps that one site's setting changes: those in the incumbent program, and those in the candidate that
+    replace them."""
 
     before: frozenset[int]
     after: frozenset[int]
@@ -88,8 +89,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The division of a program's differences among sites: each site's part, None if it cannot be told apart from
-    another's, and the pairs of such sites (`tangled`).
+    """How the differences between two programs are divided among the sites whose settings differ.
 
     Args:
         parts: the part of each site; None if it cannot be told from those of other sites.

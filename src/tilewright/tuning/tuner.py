@@ -241,10 +241,10 @@ class Tuner:
         """Find which steps each decision changes by compiling few programs: in each, the decisions of a different
         subset have another setting, so that the subsets whose programs change a step identify its decision.
 
-        Each site's other setting is in the programs of its own code. The steps that differ in all of these are its
-        own, and perhaps some that several others change; those only make programs of fewer sites. Decisions of several
-        kinds are about the same steps, those of one seldom. A search ends here if its steps take no time. Where
-        settings do not compile together, candidates tried alone tell.
+        Each site has a set of programs of its own (`codes`), in which it has the other setting. The steps that differ
+        in all of these count as the site's; some may be steps that several other sites change, which only means that
+        fewer sites share a program later. A site whose steps take no time is not searched. If the settings of a program
+        do not compile together, nothing is found: then candidates that are tried alone show which steps they change.
         """
         own = codes(len(searches))
         programs = sorted(frozenset().union(*own))

@@ -56,8 +56,8 @@ class Timed:
 
 
 class Races(Protocol):
-    """Where times come from: processes, or a test's numbers. `own_error` is how far the untuned program's outputs are
-    from the exact one's, relative to their scale."""
+    """An interface that times programs: by processes on this machine, or from a test's numbers. `own_error` is how far
+    the untuned program's outputs are from the exact one's, relative to their scale."""
 
     @property
     def own_error(self) -> float: ...

@@ -49,7 +49,7 @@ class Link(Protocol):
 
 
 class Shared:
-    """A connection through shared memory."""
+    """A connection to a server on this machine, through shared memory."""
 
     def __init__(self, name: str, seconds: float, access: Access) -> None:
         self._group: Group = join(name, 1, 2, timeout=seconds, directory=access.directory)
@@ -64,7 +64,7 @@ class Shared:
 
 
 class Remote:
-    """A connection over TCP."""
+    """A connection to a server on another machine, over TCP."""
 
     def __init__(self, address: Address, seconds: float, access: Access) -> None:
         timeout = min(10.0, seconds)

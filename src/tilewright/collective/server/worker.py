@@ -40,7 +40,8 @@ def ranges(values: Mapping[str, Array], servers: int) -> list[dict[str, Array]]:
 
 
 class Worker:
-    """A worker, created by `connect`. One thread may use it at a time.
+    """A process's access to weight servers, from which it pulls weights and to which it pushes gradients; created by
+    `connect`. One thread may use it at a time.
 
     Attributes:
         clock: how many times it has pushed.

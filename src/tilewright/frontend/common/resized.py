@@ -14,8 +14,8 @@ from tilewright.support.errors import UnsupportedError
 
 
 def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str, fill: Value) -> Value:
-    """One axis with more elements at both ends, or fewer where numbers are negative; numbers, expressions or scalars
-    of i64.
+    """`x` with `before` and `after` more elements at the two ends of `axis`, or fewer where these are negative; they
+    are numbers, expressions or scalars of i64.
 
     `mode` is one of "constant" (`fill`), "edge", "reflect" and "wrap", as in ONNX.
     """

@@ -55,7 +55,7 @@ class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
 
 
 class _Torch:
-    """PyTorch's module, but for its function `any`."""
+    """The module `torch` with `any` replaced by the function `answer`."""
 
     def __init__(self, answer: Callable[[torch.Tensor], bool]) -> None:
         self.any = answer

@@ -14,7 +14,8 @@ from tilewright.runtime.runner import Runner
 
 
 class Batcher:
-    """Serves a ring with a model, a thread for each lane. `moved` is set when the model's weights were moved."""
+    """Computes the requests in the ring file `ring` by `model`, on a thread for each lane. The event `moved` is set
+    when the model's weights have moved to another memory."""
 
     def __init__(
         self, ring: Ring, model: Runner, max_batch: int, max_wait: float, lanes: int, moved: threading.Event

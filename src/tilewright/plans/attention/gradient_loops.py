@@ -70,7 +70,8 @@ def gradient_loops(name: str, operands: Operands, results: Results, params: Sequ
 
 
 class GradientLoops:
-    """The statements of one head of keys and values."""
+    """Emits the statements that compute attention's gradient for one head of keys and values and the query heads that
+    share it."""
 
     kt: Buffer
     vt: Buffer

@@ -130,7 +130,7 @@ class Control:
 
     @property
     def version(self) -> int | None:
-        """The current version; None if there is none."""
+        """The version of the weights that calls use now; None if there is none."""
         while True:
             index = self.current
             if not 0 <= index < SLOTS:
@@ -198,10 +198,7 @@ class Control:
 
     def take(self, preferred: Sequence[int], is_alive: Callable[[int], bool], timeout: float) -> int:
         """Reserve a slot for writing: the first of `preferred` that is neither current nor in use by a live reader.
-        Raises StoreError if there is none within `timeout` seconds.
-
-        Waits up to `timeout` seconds for calls to end, then raises StoreError naming who holds them.
-        """
+        Waits up to `timeout` seconds for calls to end, then raises StoreError naming the processes that make them."""
         deadline = time.monotonic() + timeout
         while True:
             for slot in preferred:

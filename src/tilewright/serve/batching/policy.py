@@ -67,7 +67,8 @@ class Queue(Protocol):
         """Enqueue a job, or return False to refuse it; `start` is the time at which a lane will be free."""
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
-        """The next batch for a lane that is free, and jobs that are dropped."""
+        """The batch that a free lane computes at time `now` (None if there is none), and the jobs that are dropped
+        because they cannot be done in time."""
 
     def finished(self, rows: int, seconds: float, met: bool) -> None:
         """Record that a batch took `seconds`, and whether its jobs met their deadlines."""

@@ -41,7 +41,7 @@ def merge(models: Mapping[str, onnx.ModelProto]) -> onnx.ModelProto:
 
 
 class _Maker:
-    """Merges graphs into one, in which equal values occur once."""
+    """Merges ONNX graphs into one, in which equal values are computed once."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._graph = graph

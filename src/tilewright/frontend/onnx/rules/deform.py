@@ -101,7 +101,8 @@ def determinant(n: Call) -> Value:
 
 @rule("MelWeightMatrix")
 def mel_weights(n: Call) -> list[Item]:
-    """Triangles over the bins of a spectrum, evenly spaced in mels; all of it is known when compiling."""
+    """`MelWeightMatrix`: for each bin of a spectrum its weights in triangular filters that are evenly spaced on the mel
+    scale. The inputs must be known when compiling."""
     bins, length, rate, low, high = (n.number(i, "an input of MelWeightMatrix") for i in range(5))
     if any(v is None for v in (bins, length, rate, low, high)):
         raise ModelError("an input of MelWeightMatrix is missing")

@@ -62,9 +62,9 @@ def _resized(n: Call, x: Value, scales: Any, by_factor: bool = False, **how: Any
     """`x` resized to the result's size, axis by axis. `scales`: the factors that the model states, in a list for
     overloads named "vec"; None: new size divided by old.
 
-    An axis that keeps its size is as it was whatever the factor, but for three ways: exactly nearest elements, nearest
-    ones of anything but images, and cubics without antialiasing. In images, nearest elements of twice as many are each
-    one twice.
+    An axis whose size stays is not resampled even if its factor is not 1, except in three modes: "nearest-exact",
+    "nearest" of tensors that are not images, and cubic without antialiasing. In images, "nearest" to twice the size
+    repeats each element, whatever the factor.
     """
     factors = scales[0] if n.name.endswith(".vec") and not by_factor else scales
     moves = how["rounding"] != "floor" or (how["mode"] == "cubic" and not how.get("antialias"))
