@@ -25,16 +25,16 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import VerifyError
 
 AttrValue = Any
-"""int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
+"""The value of an attribute: int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
 
 Dim = int | Expr
-"""A size of a tensor or an index into it, which may be symbolic."""
+"""The size of a dimension, or an index into it, which may be symbolic."""
 
 Dims = tuple[Dim, ...]
 Ints = tuple[int, ...]
 
 Number = bool | int | float
-"""An element's value, of whatever type the tensor has."""
+"""The value of a tensor's element, of whatever type."""
 
 A = TypeVar("A", bound="Attrs")
 
@@ -71,7 +71,7 @@ _fields: dict[type[Attrs], tuple[Field, ...]] = {}
 
 
 def fields_of(kind: type[Attrs]) -> tuple[Field, ...]:
-    """The fields, sorted by name."""
+    """The fields of an attribute class, sorted by name."""
     entry = _fields.get(kind)
     if entry is None:
         hints = get_type_hints(kind)
@@ -84,7 +84,8 @@ _checked: dict[type[Attrs], tuple[tuple[str, Any, frozenset[type]], ...]] = {}
 
 
 def _checked_fields(kind: type[Attrs]) -> tuple[tuple[str, Any, frozenset[type]], ...]:
-    """(name, type, classes) of each field: values of exactly one of these classes need no further check."""
+    """(name, type, classes) of each field of an attribute class: a value whose class is one of `classes` needs no
+    further check."""
     entry = _checked.get(kind)
     if entry is None:
         entry = _checked[kind] = tuple((name, hint, _classes(_options(hint))) for name, hint, _ in fields_of(kind))
@@ -98,7 +99,8 @@ def _classes(options: tuple[Any, ...]) -> frozenset[type]:
 
 @dataclass(frozen=True, slots=True)
 class Attrs:
-    """The attributes of a node whose operator has none. Operators with attributes declare a subclass."""
+    """The base class of the attributes of a node, itself used for operators that have none. Operators with attributes
+    declare a subclass."""
 
     def __post_init__(self) -> None:
         for name, hint, kinds in _checked_fields(type(self)):
@@ -117,7 +119,8 @@ class Attrs:
 
     @classmethod
     def of(cls: type[A], values: Mapping[str, AttrValue], op: str) -> A:
-        """The attributes of operator `op` from values by name. Raises VerifyError, which lists the known ones."""
+        """The attributes of operator `op` from `values` by name. Raises VerifyError, which lists the known
+        attributes."""
         known = {name: default for name, _, default in fields_of(cls)}
         unknown = sorted(values.keys() - known.keys())
         missing = [n for n, default in known.items() if default is dataclasses.MISSING and n not in values]
@@ -142,12 +145,12 @@ class Attrs:
 
     @property
     def algorithm(self) -> str:
-        """A short name, for tables, of how the node is computed, if its operator's name does not say it; else ""."""
+        """A short name, for tables, of how the node is computed, if the operator's name does not say so; else ""."""
         return ""
 
     @property
     def exprs(self) -> tuple[Expr, ...]:
-        """The expressions among the values, those in tuples too."""
+        """The expressions among the values, also those inside of tuples."""
         return tuple(e for _, value in self.items() for e in _exprs_in(value))
 
     def mapped(self: A, change: Callable[[AttrValue], AttrValue]) -> A:
@@ -189,7 +192,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: AttrValue, hint: Any) -> bool:
-    """Whether a value is of a type. A bool is not an int here."""
+    """Whether `value` is of the type `hint`. A bool is not an int here."""
     for option in _options(hint):
         origin = get_origin(option)
         if option is Any:
@@ -214,14 +217,14 @@ def _each_fits(values: tuple[AttrValue, ...], hints: tuple[Any, ...]) -> bool:
 
 
 def is_attribute(value: AttrValue) -> bool:
-    """Whether texts and keys can hold a value."""
+    """Whether `value` is of a type that texts and keys can contain."""
     if isinstance(value, tuple):
         return all(map(is_attribute, value))
     return value is None or isinstance(value, int | float | bool | str | DType | Expr | ConstantArray)
 
 
 def _converted(value: Any, hint: Any) -> AttrValue:
-    """A value in its normalised form, without a check of its type."""
+    """`value` in the normalised form of the type `hint`, without a check that it is of that type."""
     if isinstance(value, list | tuple):
         return tuple(map(_converted, value, _elements(hint, len(value))))
     options = _options(hint)
@@ -233,7 +236,7 @@ def _converted(value: Any, hint: Any) -> AttrValue:
 
 
 def _elements(hint: Any, count: int) -> list[Any]:
-    """The types of a tuple's elements, as far as they are stated."""
+    """The types that `hint` states for the elements of a tuple of `count`; Any for those that it does not state."""
     for option in _options(hint):
         if get_origin(option) is tuple:
             first, *rest = get_args(option)
@@ -242,7 +245,7 @@ def _elements(hint: Any, count: int) -> list[Any]:
 
 
 def _hint_text(hint: Any) -> str:
-    """A type in words of a message: `int`, `(int | Expr, ...)`, `"h" | "s"`."""
+    """The type `hint` as words of a message: `int`, `(int | Expr, ...)`, `"h" | "s"`."""
     texts = []
     for option in _options(hint):
         arguments = get_args(option)

@@ -57,7 +57,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CFunction:
-    """A function of numbers that comes from outside.
+    """An external function of numbers, which expressions may call.
 
     Args:
         name: the name in expressions.
@@ -86,7 +86,7 @@ class CFunction:
 
 
 def _library() -> dict[str, Signature]:
-    """The functions of math.h that are pure, for doubles and, with the suffix "f", for floats."""
+    """The pure functions of math.h by name, each with its signature: of doubles and, with the suffix "f", of floats."""
     one = """acos acosh asin asinh atan atanh cbrt ceil cos cosh erf erfc exp exp2 expm1 fabs floor lgamma log log10
         log1p log2 logb nearbyint rint round sin sinh sqrt tan tanh tgamma trunc"""
     two = "atan2 copysign fdim fmax fmin fmod hypot nextafter pow remainder"
@@ -125,7 +125,7 @@ def _of_library(name: str) -> CFunction:
 
 
 def _address(name: str) -> int:
-    """The address of a function of the C library in this process."""
+    """The address in this process of the function `name` of the C library. Raises CompileError if there is none."""
     try:
         return ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value or 0
     except AttributeError:
@@ -133,7 +133,7 @@ def _address(name: str) -> int:
 
 
 def native(name: str, signature: Signature, address: int) -> Callable[..., Any]:
-    """A Python function on numbers that calls the function at an address."""
+    """A Python function of numbers that calls the native function at `address`."""
     kinds = [C_TYPES[t][1] for t in (signature.result, *signature.arguments)]
     return ctypes.CFUNCTYPE(*kinds)(address)
 
@@ -144,7 +144,7 @@ def find_c_function(name: str) -> CFunction | None:
 
 
 def c_function(operator: str) -> CFunction:
-    """The function that an operator stands for. Raises CompileError if this process has none of its name."""
+    """The C function that an operator calls. Raises CompileError if this process knows none of its name."""
     name = operator.removeprefix(PREFIX)
     result = find_c_function(name)
     if result is None:
@@ -170,12 +170,13 @@ def linked_name(operator: str) -> str:
 
 
 def signature_of(result: DType, arguments: tuple[Expr, ...]) -> Signature:
-    """The signature that a call with these types implies."""
+    """The signature of a call with this result type and these arguments."""
     return Signature(result, tuple(a.dtype for a in arguments))
 
 
 def apply(operator: str, *numbers: Any) -> Any:
-    """The result of an operator for numbers of NumPy or Python. Raises CompileError as `c_function` does."""
+    """The result of the C function of an operator for numbers of NumPy or Python. Raises CompileError as `c_function`
+    does."""
     function = c_function(operator)
     kinds = function.signature.arguments
     return function.call()(*(float(x) if t.is_float else int(x) for t, x in zip(kinds, numbers, strict=True)))

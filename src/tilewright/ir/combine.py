@@ -11,7 +11,7 @@ from tilewright.ir.reduce import Reducer
 from tilewright.ir.rewrite import fresh_name, substitute
 
 KNOWN_REDUCERS = ("add", "mul", "min", "max", "larger")
-"""Operators that combine one value in one instruction."""
+"""The operators that a reducer of one value may be, so that a step of it is a single store."""
 
 
 def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], used_names: set[str]) -> Stmt:

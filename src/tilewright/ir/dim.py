@@ -14,16 +14,16 @@ from tilewright.support.errors import ModelError
 from tilewright.support.options import check_option
 
 LIKELY_COUNT = 8
-"""The number of values of equal weight that represent a distribution: enough to choose tiles as well as by all of
-it."""
+"""The largest number of values of equal weight that stand for a distribution of sizes: enough to choose tiles as well
+as by all of its values."""
 MAX_DIM = (1 << 31) - 1
-"""The largest value of a dimension whose end is not stated."""
+"""The largest value of a dimension for which no upper bound is stated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """A symbolic dimension from `lo` to `hi` (inclusive; None: no end is known), a multiple of `multiple`. `likely` are
-    values of equal weight, in order; one may stand there several times."""
+    """The facts known of a symbolic dimension: its values are from `lo` to `hi` (inclusive; None: no upper bound is
+    known) and multiples of `multiple`. `likely` are values of equal weight, in order; one may occur several times."""
 
     lo: int = 1
     hi: int | None = None
@@ -31,13 +31,14 @@ class Dim:
     likely: tuple[int, ...] = ()
 
     def var(self, name: str, needs: Dim | None = None) -> Var:
-        """The symbol of this name; `needs` has the range and the multiple that the model requires."""
+        """The symbol `name` for this dimension, restricted to the range and multiple `needs` that the model
+        requires."""
         both = self.within(needs or Dim(0))
         likely = tuple(n for n in self.likely if n % both.multiple == 0 and both.lo <= n <= (both.hi or n))
         return Var(name, lo=both.lo, hi=both.hi, multiple=both.multiple, likely=likely)
 
     def within(self, other: Dim) -> Dim:
-        """The intersection of two dimensions' values, without likely ones."""
+        """The dimension whose values are those of both; likely values are dropped."""
         ends = [end for end in (self.hi, other.hi) if end is not None]
         return Dim(max(self.lo, other.lo), min(ends, default=None), lcm(self.multiple, other.multiple))
 
@@ -51,7 +52,7 @@ DimSizes = Mapping[str, int | Dim]
 
 
 def stated(dims: Mapping[str, Any] | None) -> DimSizes:
-    """The caller's sizes with all integers as `int`. Raises ModelError for other values."""
+    """`dims`, the sizes that a caller passes, with all integers as `int`. Raises ModelError for other values."""
     check_option("dims", dims, (Mapping, NoneType), "a dict of sizes by name")
     result: dict[str, int | Dim] = {}
     for name, said in (dims or {}).items():
@@ -101,8 +102,8 @@ def _counted(values: Iterable[int]) -> dict[int, float]:
 
 
 def quantiles(counts: Mapping[int, float], most: int = LIKELY_COUNT) -> tuple[int, ...]:
-    """A histogram as at most `most` values of equal weight: the values themselves if they have equal weights and are
-    few enough, else the median of each part of equal weight."""
+    """At most `most` values of equal weight that represent the histogram `counts`: its values themselves if they have
+    equal weights and are few enough, else the median of each of `most` parts of equal weight."""
     order = sorted(value for value, count in counts.items() if count > 0)
     if len(order) <= most and len({counts[value] for value in order}) <= 1:
         return tuple(order)
@@ -118,8 +119,8 @@ def quantiles(counts: Mapping[int, float], most: int = LIKELY_COUNT) -> tuple[in
 
 
 def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Expr:
-    """The size of a dimension called `name`: a number if it is stated or only one is possible, else the symbol with its
-    range, multiple and likely values."""
+    """The size of the dimension `name`: a number if `dims` states it or leaves only one possible, else the symbol
+    `symbol` with its range, multiple and likely values."""
     said = dims.get(name, Dim(1))
     if not isinstance(said, Dim):
         return as_expr(said)

@@ -12,8 +12,8 @@ from tilewright.ir.scalar_ops import OPS
 
 
 def values_of(e: Expr, leaf: Callable[[Expr], Any]) -> np.ndarray[Any, Any]:
-    """The value of an expression on numbers or arrays that broadcast; `leaf` returns those of its variables and loads.
-    Each operator computes in the types of its arguments, and results have the expression's type."""
+    """The value of the expression `e` by NumPy; `leaf` returns the values of its variables and loads, numbers or arrays
+    that broadcast. Each operator computes in the types of its arguments, and results have the expression's type."""
     kind = e.dtype.numpy
     match e:
         case Const(value):

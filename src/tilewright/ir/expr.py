@@ -86,7 +86,8 @@ class Expr:
         return self._floored("mod", other, self)
 
     def _floored(self, name: str, a: Any, b: Any) -> Expr:
-        """The quotient rounded to minus infinity, or its remainder; for floats an expression of several operators."""
+        """The expression of `a // b` or `a % b` (`name`), rounded to minus infinity; for floats it has several
+        operators."""
         if not self.dtype.is_float:
             return binary(name, a, b)
         from tilewright.ir.floored import floored
@@ -183,8 +184,8 @@ class Expr:
 
 
 class Var(Expr):
-    """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple` divides it,
-    `likely` are values of equal weight for which estimates are made. `axis`: it belongs to a tensor expression, and
+    """A named integer or scalar. `lo` and `hi` bound a symbol's value (inclusive; None: no bound), `multiple` divides
+    it, and estimates are made for `likely`, values of equal weight. `axis`: it belongs to a tensor expression, and
     lowering replaces it by a block's iterator."""
 
     __slots__ = ("axis", "hi", "likely", "lo", "multiple", "name")
@@ -284,7 +285,7 @@ class Op(Expr):
 
 
 class Load(Expr):
-    """`buffer[indices]`."""
+    """The element `buffer[indices]`."""
 
     __slots__ = ("buffer", "indices")
     __match_args__ = ("buffer", "indices")
@@ -381,14 +382,15 @@ def as_expr(value: Any, dtype: DType | None = None) -> Expr:
 
 
 def _what_to_index(value: Any) -> str:
-    """A hint for an error about a tensor in place of an element: to index it."""
+    """The end of an error message about a tensor in place of an element, which shows how to index it; "" for other
+    values."""
     if not hasattr(value, "shape") or not hasattr(value, "name"):
         return ""
     return f" {value.name!r}, which has elements: {value.name}[{', '.join(['...'] * len(value.shape))}]"
 
 
 def _compared(name: str, a: Expr, b: object) -> Any:
-    """`a == b` or `a != b`: see the module."""
+    """The result of `a == b` ("eq") or `a != b` ("ne"): see the module."""
     if isinstance(b, Expr):
         if not (of_elements(a) or of_elements(b)):
             return Sameness(name, a, b)
@@ -440,8 +442,8 @@ def lookup(index: Any, table: Sequence[Expr]) -> Expr:
 
 
 def binary(name: str, a: Any, b: Any) -> Expr:
-    """A binary operator with constants folded: integer arithmetic exactly, `x+0`, `x*1`, `x*0`, `x//1`, `x%1`, bool.
-    Arithmetic in i64 that would wrap is left to be computed."""
+    """The binary operator `name` on `a` and `b`, folded where it can be: integer arithmetic on constants exactly, and
+    `x+0`, `x*1`, `x*0`, `x//1`, `x%1`. Arithmetic in i64 that would wrap is left to be computed."""
     if not isinstance(a, Expr):
         a = _operand(name, a, b)
     if not isinstance(b, Expr):
@@ -454,7 +456,8 @@ def binary(name: str, a: Any, b: Any) -> Expr:
 
 
 def _operand(name: str, value: Any, other: Any) -> Expr:
-    """A number as the operand beside an expression, in its type; only arithmetic wraps around silently."""
+    """The number `value` as an expression of the type of `other`, the other operand of operator `name`; only arithmetic
+    wraps around silently."""
     kind = as_expr(other).dtype
     if kind.is_int and isinstance(value, int | float | np.generic) and not isinstance(value, bool | np.bool_):
         number: Any = value
@@ -528,19 +531,19 @@ def not_equal(a: Any, b: Any) -> Expr:
 
 
 def all_of(conditions: Iterable[Expr]) -> Expr:
-    """The conjunction (true if empty)."""
+    """The conjunction of `conditions`; true if there are none."""
     true: Expr = const(True)
     return reduce(partial(binary, "and"), conditions, true)
 
 
 def any_of(conditions: Iterable[Any]) -> Expr:
-    """The disjunction (false if empty)."""
+    """The disjunction of `conditions`; false if there are none."""
     false: Expr = const(False)
     return reduce(partial(binary, "or"), conditions, false)
 
 
 def ceildiv(a: Any, b: Any) -> Expr:
-    """Division rounded up: `-(-a // b)` written `(a + b - 1) // b`."""
+    """The expression of `a / b` rounded up: `(a + b - 1) // b`."""
     divisor = as_expr(b)
     return (as_expr(a) + (divisor - 1)) // divisor
 
@@ -551,12 +554,12 @@ def product(factors: Sequence[Any]) -> Expr:
 
 
 def is_const(e: Any, value: Number | None = None) -> bool:
-    """True for a literal (equal to `value` if given)."""
+    """Whether `e` is a literal, and equal to `value` if that is given."""
     return isinstance(e, Const) and (value is None or e.value == value)
 
 
 def as_int(e: Any) -> int | None:
-    """The value of an integer literal, else None."""
+    """The value of `e` if it is an integer or the literal of one, else None."""
     if isinstance(e, Const) and not e.dtype.is_float:
         return int(e.value)
     return int(e) if isinstance(e, int) else None

@@ -18,11 +18,11 @@ _NEGATION = OPS["neg"].precedence
 _NOT = OPS["not"].precedence
 _COMPARISON = OPS["eq"].precedence
 _MAX_CHAIN = 4000
-"""The largest number of binary operators of one precedence in a row without parentheses."""
+"""The largest number of binary operators of one precedence in a row that the parser accepts without parentheses."""
 
 
 def expr(c: Cursor, least: int = 0) -> Expr:
-    """An expression whose operators bind at least as strongly as `least`."""
+    """Parse an expression whose operators bind at least as strongly as `least`."""
     with c.nested():
         left = _operand(c)
         compared = False
@@ -80,7 +80,8 @@ def _operand(c: Cursor) -> Expr:
 
 
 def _define(c: Cursor) -> Expr:
-    """Parse, after `(`, `&1 := expr)`: a numbered part, which `&1` refers to afterwards."""
+    """Parse, after `(`, the definition of a numbered subexpression, `&1 := expr)`, which later text refers to as
+    `&1`."""
     c.expect("&")
     number = c.integer()
     c.expect(":=")
@@ -98,7 +99,7 @@ def _numbered(c: Cursor) -> Expr:
 
 
 def literal(c: Cursor, negative: bool = False) -> Const:
-    """A number with an optional type: `3`, `0.5`, `3:i32`, `nan(0x7ff8000000000001)`."""
+    """Parse a number with an optional type: `3`, `0.5`, `3:i32`, `nan(0x7ff8000000000001)`."""
     token = c.advance()
     text, _, suffix = token.text.partition(":")
     is_float = not text.isdigit()
@@ -235,18 +236,18 @@ def _zero_to(c: Cursor) -> None:
 
 
 def bound_var(c: Cursor) -> Var:
-    """The variable that a loop, block or reduction binds here."""
+    """Parse the name of the variable that a loop, block or reduction binds."""
     return variable(c, c.name("a variable"))
 
 
 def variable(c: Cursor, name: str) -> Var:
-    """The variable that `name` means: as declared, else an i64 variable without bounds."""
+    """The variable called `name`: as declared, else an i64 variable without bounds."""
     declared = c.scope.variables.get(name)
     return Var(name) if declared is None else declared
 
 
 def skip_group(c: Cursor) -> None:
-    """Pass over a parenthesised group."""
+    """Skip a parenthesised group of tokens."""
     start = c.expect("(")
     level = 1
     while level:
@@ -258,7 +259,8 @@ def skip_group(c: Cursor) -> None:
 
 
 def where_clause(c: Cursor) -> None:
-    """`where n in 1..64 % 8 likely 8 32, t: i32`: declares variables that are not i64 without bounds."""
+    """Parse `where n in 1..64 % 8 likely 8 32, t: i32`, if it comes next, which declares variables that are not i64
+    without bounds."""
     if not c.accept("where"):
         return
     _described_var(c)
@@ -287,7 +289,7 @@ def _described_var(c: Cursor) -> None:
 
 
 def number_or_bool(c: Cursor) -> int | float | bool:
-    """A Python number: `3`, `-0.5`, `inf`, `true`."""
+    """Parse a number as Python has it: `3`, `-0.5`, `inf`, `true`."""
     token = c.token
     if token.kind == "name" and token.text in ("true", "false"):
         c.position += 1

@@ -23,7 +23,8 @@ _EXACT: dict[str, Callable[[int, int], Any]] = {
 
 
 def exact(name: str, a: Any, b: Any) -> Any:
-    """The result of an operator on two numbers of one type, without wrapping; None if it is not folded."""
+    """The exact result of the operator `name` on two numbers of one type, without wrapping; None if it cannot be
+    folded."""
     if isinstance(a, bool):
         return {"and": a and b, "or": a or b}.get(name)
     rule = _EXACT.get(name)

@@ -87,8 +87,8 @@ def _gelu_tanh(x: Any) -> Any:
 
 
 def _square(x: Expr, call: Call) -> Expr:
-    """The square of a number, or of 2^-40 if it is less in magnitude: added to 1 both give the same, and the result is
-    never subnormal."""
+    """The expression of x squared, or of 2^-80 if x is less than 2^-40 in magnitude: added to 1 both give the same, and
+    the result is never subnormal."""
     size = call("max", call("abs", x), 2.0**-40)
     return size * size
 
@@ -169,10 +169,11 @@ FUNCTIONS: dict[str, ScalarFunction] = {row.name: row for row in _ROWS}
 
 
 def names_in(language: str) -> dict[str, str]:
-    """The functions that a language ("onnx", "aten", "stablehlo", "mlir", "c") has, with their first names there."""
+    """The functions that a language ("onnx", "aten", "stablehlo", "mlir", "c") has, by our name, with their first name
+    in that language."""
     return {row.name: names.split()[0] for row in FUNCTIONS.values() if (names := getattr(row, language))}
 
 
 def by_name_in(language: str) -> dict[str, str]:
-    """The functions of a language, aliases too, by their names there."""
+    """Our names of the functions that a language has, by all their names in that language."""
     return {name: row.name for row in FUNCTIONS.values() if not row.inner for name in getattr(row, language).split()}

@@ -32,8 +32,8 @@ A = TypeVar("A", bound=Attrs)
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """Element type and *physical* shape. `layout` names how the logical shape is laid out ("" for as written,
-    "NCHW16c" for channels in blocks of 16 as the last dimension)."""
+    """The type of a tensor: its element type and *physical* shape. `layout` names how the logical shape is laid out (""
+    for as written, "NCHW16c" for channels in blocks of 16 as the last dimension)."""
 
     dtype: DType
     shape: tuple[Expr, ...]
@@ -45,7 +45,7 @@ class TensorType:
 
     @property
     def size(self) -> Expr:
-        """Number of elements."""
+        """The number of elements."""
         return product(self.shape)
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ class Value:
 
     @property
     def known_bytes(self) -> int:
-        """Bytes of all elements; 0 where a dimension is a symbol."""
+        """The size in bytes of all elements; 0 where a dimension is a symbol."""
         return (as_int(self.type.size) or 0) * self.dtype.itemsize
 
 
@@ -153,7 +153,7 @@ class Node:
         return value
 
     def operands(self, count: int) -> tuple[Value, ...]:
-        """The inputs of a node that has so many, none of them absent."""
+        """The inputs of a node that has `count` of them, none of which may be absent."""
         values = tuple(v for v in self.inputs if v is not None)
         assert len(values) == len(self.inputs) == count, (self.op, count)
         return values
@@ -167,7 +167,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A condition (bool, over the symbols of a graph's inputs) that holds at every call, and in a few words why."""
+    """A condition (bool, over the symbols of a graph's inputs) that holds at every call, and the reason for it in a few
+    words."""
 
     condition: Expr
     reason: str = ""
@@ -206,8 +207,8 @@ class Graph:
 
     @property
     def used_symbols(self) -> tuple[Var, ...]:
-        """Symbolic dimensions of any value, and those that attributes mention, in bodies too; not those that nodes of
-        the graph define."""
+        """The symbolic dimensions of all values, and those that attributes mention, also in bodies; without those that
+        nodes of the graph define."""
         result: dict[Var, None] = {}
         for value in (*self.inputs, *self.params, *(v for node in self.nodes for v in node.outputs)):
             for dim in value.shape:
@@ -235,7 +236,7 @@ class Graph:
         return {out: node for node in self.nodes for out in node.outputs}
 
     def consumers(self) -> dict[Value, list[Node]]:
-        """For each value the nodes that read it, in order (a node once)."""
+        """For each value the nodes that read it, in order; a node that reads it several times is listed once."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(node.inputs):
@@ -254,12 +255,12 @@ class GraphBuilder:
     nodes: list[Node] = field(default_factory=list)
     reserved: set[str] = field(default_factory=set)
     last_numbers: dict[str, int] = field(default_factory=dict, repr=False)
-    """The number of the last fresh name with each base."""
+    """For each base the number at the end of the last fresh name."""
     assumptions: list[Assumption] = field(default_factory=list)
-    """Shared by the builders of bodies with the one of the graph around them."""
+    """The assumptions so far, one list for the builders of a graph and of its bodies."""
 
     def fresh(self, base: str) -> str:
-        """`base`, or `base_1`, `base_2`, ... : the first that is not taken."""
+        """A name that no value has yet: `base`, else the first of `base_1`, `base_2`, ... that is free."""
         # Where the last number that was given is still taken, and the name without one, so are those between.
         n = self.last_numbers.get(base, 0)
         name = f"{base}_{n}" if n else base

@@ -22,7 +22,7 @@ A = TypeVar("A", bound=Attrs)
 
 
 def graph(c: Cursor) -> Graph:
-    """`graph @main(inputs) params(weights) where ... { assumptions  nodes  return outputs }`."""
+    """Parse a graph: `graph @main(inputs) params(weights) where ... { assumptions  nodes  return outputs }`."""
     c.expect("graph")
     c.expect("@")
     name = c.name("the graph's name")
@@ -55,7 +55,7 @@ def graph(c: Cursor) -> Graph:
 
 
 def _assumption(c: Cursor) -> Assumption:
-    """After `assume`: `s <= 512 "why"`."""
+    """Parse, after `assume`, an assumption: `s <= 512 "why"`."""
     condition, token = expr(c), c.token
     if token.kind != "string":
         c.fail("cannot read this", expected="the reason of an assumption as a string")
@@ -96,7 +96,7 @@ def _typed_value(c: Cursor) -> Value:
 
 
 def tensor_type(c: Cursor) -> TensorType:
-    """`f32[batch, 64]`, with an optional layout: `f32[1, 4, 16]:NCHW16c`."""
+    """Parse the type of a tensor: `f32[batch, 64]`, with an optional layout `f32[1, 4, 16]:NCHW16c`."""
     element = element_type(c)
     c.expect("[")
     shape = tuple(c.separated(expr, "]"))
@@ -121,7 +121,8 @@ def _node(c: Cursor) -> Node:
 
 
 def _selection(c: Cursor) -> Selection | None:
-    """`by winograd {tile = 4, ...} in fp32`, `in bf16`, or nothing."""
+    """Parse the choice of algorithm and precision of a node: `by winograd {tile = 4, ...} in fp32`, `in bf16`, or
+    nothing."""
     algorithm = None
     if c.accept("by"):
         at = c.token
@@ -147,7 +148,7 @@ def _input(c: Cursor) -> Value | None:
 
 
 def attribute_values(c: Cursor) -> dict[str, Any]:
-    """After `{`: `axis = 1, sizes = [2, $n]}`."""
+    """Parse, after `{`, attributes by name: `axis = 1, sizes = [2, $n]}`."""
     start = c.token
     pairs = c.separated(_attribute, "}")
     if [name for name, _ in pairs] != sorted({name for name, _ in pairs}):
@@ -156,7 +157,8 @@ def attribute_values(c: Cursor) -> dict[str, Any]:
 
 
 def attributes_of(c: Cursor, kinds: Callable[[str], type[A]], name: str, at: Token, values: Mapping[str, Any]) -> A:
-    """The typed attributes of what is called `name`, at the token `at`."""
+    """The attributes with these values of the operator or algorithm `name`, which stands at token `at`; `kinds` returns
+    the attribute class of a name."""
     try:
         return kinds(name).of(values, name)
     except Error as error:
@@ -170,7 +172,8 @@ def _attribute(c: Cursor) -> tuple[str, Any]:
 
 
 def attr_value(c: Cursor) -> Any:
-    """A number, `true`, a string, an element type, `$expr`, an array, a graph, `none` or a `[list]` of those."""
+    """Parse the value of an attribute: a number, `true`, a string, an element type, `$expr`, an array, a graph, `none`
+    or a `[list]` of those."""
     with c.nested():
         token = c.token
         if token.kind == "string":
@@ -194,7 +197,7 @@ def attr_value(c: Cursor) -> Any:
 
 
 def _body(c: Cursor) -> Graph:
-    """A graph inside another: it sees the variables around it, and no values."""
+    """Parse a graph inside another: it may use the variables of the outer one, but not its values."""
     outer = c.scope
     c.scope = Scope(dict(outer.variables), outer.buffers, {}, outer.numbered)
     result = graph(c)
@@ -203,7 +206,7 @@ def _body(c: Cursor) -> Graph:
 
 
 def _atom(c: Cursor) -> Expr:
-    """After `$`: a name, a number, a load, a call or a parenthesised expression."""
+    """Parse, after `$`, a name, a number, a load, a call or a parenthesised expression."""
     # No operator binds as strongly as this, so the expression ends with its first operand.
     return expr(c, 1000)
 
@@ -237,7 +240,7 @@ def _from_base64(c: Cursor, token: Token) -> bytes:
 
 
 def _element(c: Cursor, element: DType) -> bytes:
-    """One element's bytes: a number, `true`/`false`, or its bits as 0x..."""
+    """Parse an element of an array, a number, `true`/`false`, or its bits as 0x...; returns its bytes."""
     token = c.token
     if token.kind == "hex":
         c.position += 1

@@ -11,8 +11,8 @@ Conditions = tuple[Expr, ...]
 
 
 def guarded_loads(e: Expr, wanted: set[Load], conditions: Conditions = ()) -> Iterator[tuple[Load, Conditions]]:
-    """The wanted loads in `e`, those that an index or a condition needs first, each with the conditions under which it
-    is evaluated."""
+    """Yield the loads of `e` that are in `wanted`, each with the conditions under which it is evaluated; loads that an
+    index or a condition needs come first."""
     yield from _guarded(e, wanted, conditions, set())
 
 

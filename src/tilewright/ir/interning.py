@@ -19,7 +19,7 @@ Identity = tuple[Any, ...]
 """The identity of an object: its class and its fields."""
 
 MAX_DEAD = 1024
-"""The largest number of dead references before they are removed from the table."""
+"""The number of dead references above which they are removed from the table."""
 
 
 class _Reference(weakref.ref[Any]):
@@ -37,7 +37,7 @@ _enter_dead = _dead.append
 
 
 def known(identity: Identity) -> Any:
-    """The object of this identity, None where there is none. It takes no lock, for speed."""
+    """The object with this identity, None if there is none. It takes no lock, for speed."""
     reference = _table.get(identity)
     return None if reference is None else reference()
 

@@ -23,12 +23,13 @@ from tilewright.ir.selection import Selection
 from tilewright.support.digest import blake2b
 
 DIGEST_BYTES = 16
-"""Bytes of a key."""
+"""The length of a key in bytes."""
 
 
 def key(x: PrimFunc | Graph | Expr) -> str:
-    """128 bits in hexadecimal that identify a program up to renaming of its variables, buffers, blocks and values, of
-    symbols, and of the program itself. A graph's weights are not part of it (their types are), constant arrays are."""
+    """The key of a program, 128 bits in hexadecimal: equal for programs that differ only in the names of variables,
+    buffers, blocks, values, symbols and of the program itself. A graph's weights are not part of it (their types are),
+    constant arrays are."""
     writer = _Writer()
     match x:
         case PrimFunc():
@@ -43,7 +44,7 @@ def key(x: PrimFunc | Graph | Expr) -> str:
 
 
 def digest(tokens: list[str]) -> str:
-    """A digest of strings that differs for any two different lists."""
+    """A digest of a list of strings that differs for any two different lists."""
     # Lengths first: then no separator inside a string can imitate another list.
     lengths = ",".join([str(len(token)) for token in tokens])
     text = f"{lengths}\n{''.join(tokens)}"
@@ -164,7 +165,8 @@ class _Writer:
         return f"{self.buffer(region.buffer)} {ranges}"
 
     def notes(self, notes: Sequence[Note]) -> None:
-        """Write notes, after the thing that they are about, so that the buffers they name have numbers."""
+        """Write the tokens of notes. They come after those of what the notes are about, so that the buffers they name
+        have numbers."""
         if not notes:
             return
         numbers = {b.name: f"buffer {number}" for b, number in self.buffers.items()}
@@ -225,7 +227,8 @@ class _Writer:
         self.tokens.append(f"value {number}")
 
     def _attr(self, value: Any) -> str:
-        """An attribute or a field of a note; the first word is its kind, so that `1`, `1.0`, `true` and "1" differ."""
+        """The token of an attribute or of a note's field; its first word is the kind of value, so that `1`, `1.0`,
+        `true` and "1" differ."""
         match value:
             case None:
                 return "none"

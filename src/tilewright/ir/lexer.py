@@ -43,7 +43,7 @@ class Token:
 
 
 def tokens_of(text: str, source: str) -> list[Token]:
-    """All tokens and an end mark. Raises ParseError at a character that starts none."""
+    """The tokens of a text, with an end token after them. Raises ParseError at a character that begins no token."""
     tokens: list[Token] = []
     at = 0
     while at < len(text):
@@ -58,14 +58,14 @@ def tokens_of(text: str, source: str) -> list[Token]:
 
 
 def place(text: str, at: int, source: str) -> str:
-    """`source:line:column`, both from 1."""
+    """The position `at` in a text as `source:line:column`, both counted from 1."""
     line = text.count("\n", 0, at) + 1
     return f"{source}:{line}:{at - (text.rfind(chr(10), 0, at) + 1) + 1}"
 
 
 @dataclass(slots=True)
 class Scope:
-    """The meanings of names at a place in the text."""
+    """The meanings of names at the current position of a text: variables, buffers, values, numbered subexpressions."""
 
     variables: dict[str, Var] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
@@ -74,7 +74,8 @@ class Scope:
 
 
 Kinds = Callable[[str], type[Attrs]]
-"""The attributes that an operator declares; raises an Error for an operator that does not exist."""
+"""A function from the name of an operator to its attribute class; raises an Error for an operator that does not
+exist."""
 
 
 def _no_kinds(op: str) -> type[Attrs]:
@@ -83,8 +84,8 @@ def _no_kinds(op: str) -> type[Attrs]:
 
 
 class Cursor:
-    """A position in a list of tokens, with the operations of a recursive descent parser, and the meanings of names and
-    operators."""
+    """A position in the tokens of a text, with the basic operations of a recursive descent parser, the meanings of
+    names, and the attribute classes of operators."""
 
     def __init__(self, text: str, source: str, scope: Scope | None = None, kinds: Kinds | None = None) -> None:
         self.text = text
@@ -97,7 +98,7 @@ class Cursor:
 
     @property
     def token(self) -> Token:
-        """The token not yet taken."""
+        """The next token, which is not yet taken."""
         return self.tokens[self.position]
 
     def fail(
@@ -116,7 +117,7 @@ class Cursor:
         raise ParseError(error.what, where=where, expected=error.expected, got=error.got, hint=error.hint) from error
 
     def known(self, find: Callable[[str], T], what: str) -> T:
-        """Parse a name, and return its meaning by `find`."""
+        """Parse a name, and return the meaning that `find` has for it; `what` says in an error what was expected."""
         token = self.token
         name = self.name(what)
         try:
@@ -131,11 +132,11 @@ class Cursor:
         return token
 
     def sees(self, *texts: str) -> bool:
-        """Does one of these signs or keywords come next?"""
+        """Whether one of these signs or keywords comes next."""
         return self.token.text in texts and self.token.kind in ("sign", "name")
 
     def accept(self, text: str) -> bool:
-        """Take the sign or keyword if it comes next."""
+        """Take the sign or keyword `text` if it comes next; returns whether it did."""
         if self.sees(text):
             self.position += 1
             return True
@@ -147,7 +148,7 @@ class Cursor:
         return self.advance()
 
     def name(self, what: str = "a name") -> str:
-        """An identifier, or any name in quotes."""
+        """Parse an identifier, or any name in quotes."""
         token = self.token
         if token.kind == "string":
             self.position += 1
@@ -165,7 +166,7 @@ class Cursor:
         return text
 
     def integer(self) -> int:
-        """An integer with an optional sign."""
+        """Parse an integer with an optional sign."""
         negative = self.accept("-")
         token = self.token
         if token.kind != "number" or not token.text.isdigit():
@@ -180,7 +181,7 @@ class Cursor:
             self.fail("an integer with too many digits", token)
 
     def separated(self, item: Callable[[Cursor], T], end: str, separator: str = ",") -> list[T]:
-        """`item` any number of times with separators, up to and including `end`."""
+        """Parse `item` any number of times with separators between, up to and including `end`."""
         items: list[T] = []
         if self.accept(end):
             return items

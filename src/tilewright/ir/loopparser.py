@@ -53,7 +53,7 @@ _LOOP_KINDS: tuple[LoopKind, ...] = ("parallel", "vectorized", "unrolled", "thre
 
 
 def statements(c: Cursor, end: str | None = None) -> Stmt:
-    """Statements up to (not including) `end`, or to the end of the text."""
+    """Parse statements up to (not including) `end`, or to the end of the text."""
     with c.nested():
         stmts: list[Stmt] = []
         while not (c.sees(end) if end else c.token.kind == "end"):
@@ -147,7 +147,8 @@ def _alloc(c: Cursor, end: str | None) -> Stmt:
 
 
 def _scope_of(c: Cursor, end: str | None) -> Stmt:
-    """The scope of a `let` or `alloc`: a body in braces, or all that follows."""
+    """Parse the statements in which the variable or buffer of a `let` or `alloc` exists: those in braces, or all that
+    follow."""
     return _braces(c) if c.sees("{") else statements(c, end)
 
 
@@ -227,7 +228,7 @@ def _declared_buffer(c: Cursor) -> Buffer:
 
 
 def buffer_declaration(c: Cursor) -> Buffer:
-    """`A: f32[n, 4] in local align 64`."""
+    """Parse the declaration of a buffer: `A: f32[n, 4] in local align 64`."""
     name = c.name("a buffer")
     c.expect(":")
     dtype = element_type(c)
@@ -241,7 +242,7 @@ N = TypeVar("N", bound=Note)
 
 
 def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
-    """`@name(field=value, ...) @name ...`, or nothing."""
+    """Parse notes, `@name(field=value, ...) @name ...`, or nothing."""
     results: tuple[N, ...] = ()
     while c.accept("@"):
         token = c.token
@@ -273,7 +274,8 @@ def _field(c: Cursor) -> tuple[str, Any]:
 
 
 def _field_value(c: Cursor) -> Any:
-    """A number, `true`, `none`, a name or a list of those; `{...}`: an operator's attributes."""
+    """Parse the value of a note's field: a number, `true`, `none`, a name or a list of those, or an operator's
+    attributes in braces."""
     with c.nested():
         if c.accept("{"):
             return attribute_values(c)

@@ -30,7 +30,8 @@ TID = Var("tid", lo=0)
 """The calling thread's number: every function that has the symbol `nthreads` may use it, without declaring it."""
 
 NTHREADS = Var("nthreads", lo=1)
-"""How many threads call the function: a reserved symbol, the leading extent of buffers with a part for each thread."""
+"""The number of threads that call the function: a reserved symbol, the leading extent of buffers with a part for each
+thread."""
 
 
 class Stmt:
@@ -65,7 +66,7 @@ keep_outside: Callable[[Stmt, tuple[Stmt, ...]], None] = Stmt.__dict__["known_ou
 
 @dataclass(frozen=True, slots=True, repr=False)
 class For(Stmt):
-    """`for var in 0..extent`. Kind "thread": bound to a hardware index named by `thread` ("blockIdx.x")."""
+    """The loop `for var in 0..extent`. Kind "thread": bound to a hardware index named by `thread` ("blockIdx.x")."""
 
     var: Var
     extent: Expr
@@ -116,7 +117,7 @@ class Block(Stmt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Store(Stmt):
-    """`buffer[indices] = value`."""
+    """The statement `buffer[indices] = value`."""
 
     buffer: Buffer
     indices: tuple[Expr, ...]
@@ -133,7 +134,7 @@ class Store(Stmt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Let(Stmt):
-    """`let var = value` for the statements of `body`."""
+    """The statement `let var = value`, for the statements of `body`."""
 
     var: Var
     value: Expr
@@ -146,7 +147,7 @@ class Let(Stmt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class If(Stmt):
-    """`if condition { then } else { orelse }`."""
+    """The statement `if condition { then } else { orelse }`."""
 
     condition: Expr
     then: Stmt
@@ -159,7 +160,7 @@ class If(Stmt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Allocate(Stmt):
-    """A buffer that lives for `body`, its content undefined at first. Only in lowered functions."""
+    """A buffer that exists while `body` runs; its elements are undefined at first. Only in lowered functions."""
 
     buffer: Buffer
     body: Stmt
@@ -182,7 +183,7 @@ class Seq(Stmt):
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A box of a buffer: `(start, extent)` per dimension."""
+    """A box of a buffer: `(start, extent)` for each dimension."""
 
     buffer: Buffer
     ranges: tuple[tuple[Expr, Expr], ...]
@@ -255,7 +256,7 @@ class PrimFunc:
 
 
 def seq(stmts: Iterable[Stmt]) -> Stmt:
-    """The statements in order, flattened; a single one stands for itself."""
+    """A statement that runs `stmts` in order: a flat `Seq`, or the statement itself if it is only one."""
     flat: list[Stmt] = []
     for stmt in stmts:
         flat.extend(stmt.stmts if isinstance(stmt, Seq) else (stmt,))

@@ -269,17 +269,17 @@ K = TypeVar("K", bound=str)
 
 
 def scope_named(name: str) -> Scope:
-    """The scope of this name. Raises VerifyError."""
+    """The scope called `name`. Raises VerifyError if there is none."""
     return _one_of("scope", name, known_scopes())
 
 
 def thread_named(name: str) -> Thread:
-    """The hardware index of this name. Raises VerifyError."""
+    """The hardware index called `name`. Raises VerifyError if there is none."""
     return _one_of("hardware index", name, THREADS)
 
 
 def group_named(name: str) -> Group:
-    """The group of threads of this name. Raises VerifyError."""
+    """The group of threads called `name`. Raises VerifyError if there is none."""
     return _one_of("group of threads", name, GROUPS)
 
 

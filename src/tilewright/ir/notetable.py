@@ -27,18 +27,18 @@ BufferName = NewType("BufferName", str)
 
 @dataclass(frozen=True, slots=True)
 class AtLeast:
-    """The least value of an integer field."""
+    """An annotation of an integer field: the field's least value."""
 
     least: int
 
 
 Count = Annotated[int, AtLeast(1)]
-"""A number of things, or of bytes."""
+"""The type of a field that counts things or bytes: an integer of at least 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Base of all notes; a note derives from the class of the place where it stands."""
+    """The base class of all notes. A note derives from the subclass for the place where it stands."""
 
     place: ClassVar[str] = ""
 
@@ -71,18 +71,18 @@ class FuncNote(Note):
 N = TypeVar("N", bound=Note)
 
 NOTES: dict[str, type[Note]] = {}
-"""The classes of notes by their names in text, of modules that were imported."""
+"""The classes of notes by their names in text, as far as their modules were imported."""
 
 
 def all_notes() -> dict[str, type[Note]]:
-    """The classes of all notes, by their names in text: what writes and reads notes is imported now."""
+    """The classes of all notes, by their names in text; imports all modules that define notes."""
     import_module("tilewright.compiler")
     return NOTES
 
 
 def register(kind: type[N]) -> type[N]:
-    """Make a class of notes known (a decorator). Raises TypeError for a second one of its name, a class that belongs to
-    no place, and a field of a type that text cannot hold."""
+    """Make a class of notes known (a decorator). Raises TypeError if another class has its name, if it derives from the
+    class of no place, or if text cannot hold the type of a field."""
     name = note_name(kind)
     if name in NOTES:
         raise TypeError(f"there is a note {name!r} already: {NOTES[name].__qualname__}")
@@ -94,7 +94,7 @@ def register(kind: type[N]) -> type[N]:
 
 
 def note_name(kind: type[Note]) -> str:
-    """A class's name in text: `prefetch_tile` for `PrefetchTile`."""
+    """The name in text of a class of notes: `prefetch_tile` for `PrefetchTile`."""
     return re.sub("(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
@@ -102,17 +102,17 @@ def note_name(kind: type[Note]) -> str:
 
 
 def find(notes: Sequence[Note], kind: type[N]) -> N | None:
-    """The note of a class, if it is there."""
+    """The note of class `kind` among `notes`; None if there is none."""
     return next((note for note in notes if isinstance(note, kind)), None)
 
 
 def with_note(notes: tuple[N, ...], note: N) -> tuple[N, ...]:
-    """The notes and one more, which takes the place of one of its class; in order of their names."""
+    """`notes` with `note` added, which replaces a note of its class; sorted by name."""
     return tuple(sorted((*without(notes, type(note)), note), key=lambda n: note_name(type(n))))
 
 
 def without(notes: tuple[N, ...], kind: type[Note]) -> tuple[N, ...]:
-    """The notes less that of a class."""
+    """`notes` without the note of class `kind`."""
     return tuple(note for note in notes if not isinstance(note, kind))
 
 
@@ -142,11 +142,11 @@ def fields_of(kind: type[Note]) -> tuple[Field, ...]:
 
 
 _FIELDS: dict[type[Note], tuple[Field, ...]] = {}
-"""The results of `fields_of`: type hints take long to evaluate."""
+"""The cached results of `fields_of`, since type hints take long to evaluate."""
 
 
 def stated_fields(note: Note) -> dict[str, Any]:
-    """The fields that differ from their defaults."""
+    """The fields of a note whose values differ from their defaults, by name."""
     values = {f.name: (getattr(note, f.name), f.default) for f in fields_of(type(note))}
     return {name: value for name, (value, default) in values.items() if not _same(value, default)}
 
@@ -156,7 +156,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def renamed(note: N, new: Callable[[str], str]) -> N:
-    """The note with the names of buffers in it passed through `new`."""
+    """`note` with `new` applied to the names of buffers in it."""
     result: dict[str, Any] = {}
     for f in fields_of(type(note)):
         value = getattr(note, f.name)
@@ -170,7 +170,8 @@ def _names_buffers(t: Any) -> bool:
 
 
 def signature(kind: type[Note]) -> str:
-    """`unroll(times: int >= 1)`; the name of a field that may be left out ends in "?"."""
+    """A class of notes as text for users: `unroll(times: int >= 1)`; the name of a field that may be left out ends in
+    "?"."""
     fields = ", ".join(map(str, fields_of(kind)))
     return f"{note_name(kind)}({fields})" if fields else note_name(kind)
 
@@ -186,7 +187,7 @@ _WORDS = {
 
 
 def described(t: Any) -> str:
-    """A field's type in words: "int >= 1", "[buffer, ...]", "1 or 2"."""
+    """The type `t` of a field in words: "int >= 1", "[buffer, ...]", "1 or 2"."""
     origin, arguments = get_origin(t), get_args(t)
     if origin is Annotated:
         return f"{described(arguments[0])} >= {arguments[1].least}"
@@ -202,7 +203,7 @@ def described(t: Any) -> str:
 
 
 def accepts(t: Any, value: object) -> bool:
-    """Whether a field of this type may hold the value."""
+    """Whether a field of type `t` may hold `value`."""
     origin, arguments = get_origin(t), get_args(t)
     if origin is Annotated:
         return accepts(arguments[0], value) and value >= arguments[1].least
@@ -220,8 +221,8 @@ def accepts(t: Any, value: object) -> bool:
 
 
 def problems(notes: Sequence[Note], place: type[Note]) -> Iterator[VerifyError]:
-    """Problems with the notes of one place: unknown notes, notes that belong elsewhere, with fields of other types, two
-    of one class, or not in order of their names."""
+    """Yield the problems of the notes on a loop, block or function (`place`): unknown notes, notes that belong
+    elsewhere, fields of wrong types, two notes of one class, or not sorted by name."""
     for note in notes:
         yield from _problems(note, place)
     names = [note_name(type(note)) for note in notes]
@@ -246,7 +247,7 @@ def _problems(note: Note, place: type[Note]) -> Iterator[VerifyError]:
 
 
 def check(note: Note, place: type[N]) -> N:
-    """Return the note if it may stand on this place. Raises VerifyError otherwise."""
+    """Return `note` if it may stand on a loop, block or function (`place`). Raises VerifyError otherwise."""
     for problem in _problems(note, place):
         raise problem
     assert isinstance(note, place)
@@ -254,7 +255,8 @@ def check(note: Note, place: type[N]) -> N:
 
 
 def make(name: str, place: type[N], values: Sequence[object] = (), named: Mapping[str, object] | None = None) -> N:
-    """Create the note with this name, with fields in order or by name. Raises VerifyError."""
+    """Create the note called `name` from its fields, given in order or by name. Raises VerifyError if there is no such
+    note, or if the fields do not fit."""
     kind = NOTES.get(name) or all_notes().get(name)
     if kind is None:
         raise unknown(name, place)
@@ -276,7 +278,7 @@ def make(name: str, place: type[N], values: Sequence[object] = (), named: Mappin
 
 
 def known(place: type[Note]) -> str:
-    """The names of all notes for a place."""
+    """The names of all notes for `place`, as words of a message."""
     names = sorted(name for name, kind in all_notes().items() if issubclass(kind, place))
     return f"one of {', '.join(names)}" if names else "none"
 
@@ -288,6 +290,6 @@ def unknown(name: str, place: type[Note]) -> VerifyError:
 
 
 def similar_name(name: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
-    """A hint at the most similar name."""
+    """The hint `did you mean ...?` with the most similar of `names`; None if none is similar."""
     result = get_close_matches(name, list(names), 1)
     return f"did you mean {result[0]!r}?" if result else None

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def result_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
-    """The type of an operator on these arguments; `dtype` where the node states it. Raises ExpressionError."""
+    """The result type of the operator `name` on these arguments; `dtype` is the type that the node states, if it does.
+    Raises ExpressionError if the arguments do not fit."""
     info = OPS.get(name)
     if info is None and name.startswith(PREFIX):
         return _extern_type(name, args, dtype)
@@ -57,7 +58,8 @@ def _lookup_type(args: Sequence[Expr], dtype: DType | None) -> DType:
 
 
 def _extern_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
-    """The result type of a C function: that of its signature for functions of the C library."""
+    """The result type of a call of a C function, `dtype`. Raises ExpressionError if the call does not fit the
+    function's signature in the C library, or if C has no such types."""
     name = name.removeprefix(PREFIX)
     where = f"C function {name!r}"
     if not _C_NAME.fullmatch(name):
@@ -83,7 +85,7 @@ _CASTS = "te.cast(x, dtype) converts one"
 
 
 def _disagreement(name: str, args: Sequence[Expr]) -> ExpressionError:
-    """The error of an operator whose arguments have several types."""
+    """The error for an operator whose arguments have different types."""
     types = ", ".join(a.dtype.name for a in args)
     for a in args:
         wanted = next((b.dtype for b in args if b.dtype is not a.dtype and b.dtype.is_float), None)
@@ -94,5 +96,5 @@ def _disagreement(name: str, args: Sequence[Expr]) -> ExpressionError:
 
 
 def readable(e: Expr) -> str:
-    """An expression as its writer wrote it: the numbers that distinguish axes are left out."""
+    """The text of an expression as its writer wrote it, without the numbers that distinguish axes of one name."""
     return re.sub(r"\b([A-Za-z_]\w*)\.\d+\b", r"\1", str(e))

@@ -50,7 +50,7 @@ def _scope(variables: Iterable[Var], buffers: Iterable[Buffer]) -> Scope:
 
 
 def _whole(cursor: Cursor, rule: Callable[[Cursor], T]) -> T:
-    """Apply `rule` to the whole text."""
+    """Parse the whole text by `rule`. Raises ParseError if text remains."""
     try:
         result = rule(cursor)
     except RecursionError:

@@ -42,30 +42,31 @@ from tilewright.ir.sharing import repeated
 from tilewright.ir.text import const_text, element_text, float_text, name_text, value_text
 
 _ATOM = 100
-"""The precedence of what never needs parentheses."""
+"""The precedence of expressions that never need parentheses."""
 _COMPARISON = 50
 """The precedence of comparisons, which do not associate."""
 _LISTED_ELEMENTS = 256
-"""Constant arrays of more elements print as base64 instead of a list."""
+"""The largest number of elements with which a constant array is printed as a list; longer ones are printed as
+base64."""
 
 
 def expr_text(e: Expr) -> str:
-    """An expression on one line, with the parentheses it needs and no others."""
+    """The text of an expression on one line, with the parentheses that it needs and no others."""
     return _ExprPrinter().text(e)
 
 
 def stmt_text(s: Stmt) -> str:
-    """A statement, indented by two blanks a level."""
+    """The text of a statement, with two blanks of indentation for each level."""
     return "\n".join(_StmtPrinter().lines(s))
 
 
 def buffer_text(b: Buffer) -> str:
-    """A buffer's declaration: `A: f32[n, 4] in local align 64`."""
+    """The text of a buffer's declaration: `A: f32[n, 4] in local align 64`."""
     return _StmtPrinter().buffer(b)
 
 
 def func_text(f: PrimFunc) -> str:
-    """A loop program: `func @name(A: f32[n], ...) where n in 1..8 { ... }`."""
+    """The text of a loop program: `func @name(A: f32[n], ...) where n in 1..8 { ... }`."""
     printer = _StmtPrinter()
     params = ", ".join(printer.buffer(b) for b in f.params)
     header = f"func @{name_text(f.name)}({params}){_where(_variables_of_func(f))}{notes_text(f.notes)} {{"
@@ -76,13 +77,14 @@ def func_text(f: PrimFunc) -> str:
 
 
 def graph_text(g: Graph) -> str:
-    """A graph: `graph @name(%x: f32[n]) params(...) where ... { assume n != 3 "why"  %y = op(%x) {attr = 1} : f32[n]
-    return %y }`."""
+    """The text of a graph: `graph @name(%x: f32[n]) params(...) where ... { assume n != 3 "why"  %y = op(%x) {attr = 1}
+    : f32[n] return %y }`."""
     return _graph_text(g, _ExprPrinter(), _where(_variables_of_graph(g)))
 
 
 def _graph_text(g: Graph, exprs: _ExprPrinter, where: str = "") -> str:
-    """A graph; a body needs no `where`, as its variables are described around it."""
+    """The text of a graph with the clause `where`, which a body inside another graph does not need, as its variables
+    are described there."""
     header = f"graph @{name_text(g.name)}({_typed_values(g.inputs, exprs)})"
     if g.params:
         header += f" params({_typed_values(g.params, exprs)})"
@@ -95,7 +97,7 @@ def _graph_text(g: Graph, exprs: _ExprPrinter, where: str = "") -> str:
 
 
 class _ExprPrinter:
-    """Texts of expressions with their binding strength.
+    """Prints expressions, each with the strength of its binding.
 
     Parts that an expression has more than once are printed once each time, unless that would multiply the text: then
     they are numbered, `(&1 := x * x) + &1`.
@@ -107,7 +109,7 @@ class _ExprPrinter:
         self.count = 0
 
     def text(self, e: Expr, least: int = 0) -> str:
-        """`e`, in parentheses if it binds weaker than `least`."""
+        """The text of `e`, in parentheses if it binds weaker than `least`."""
         if self.shared is None and (parts := repeated(e)):
             return self._numbered(e, parts, least)
         done = self.memo.get(e)
@@ -124,7 +126,8 @@ class _ExprPrinter:
         return text
 
     def _define(self, e: Expr) -> tuple[str, int]:
-        """The first appearance of a numbered part; the others find its number in the memo."""
+        """The text of a numbered subexpression at its first appearance, which defines the number; later ones find it in
+        the memo."""
         text, _ = self._print(e)
         self.count += 1
         self.memo[e] = f"&{self.count}", _ATOM
@@ -193,7 +196,7 @@ class _ExprPrinter:
 
 
 class _StmtPrinter:
-    """Lines of statements."""
+    """Prints statements as lines."""
 
     def __init__(self) -> None:
         self.exprs = _ExprPrinter()
@@ -280,18 +283,18 @@ class _StmtPrinter:
 
 
 def notes_text(notes: Iterable[Note]) -> str:
-    """Notes as they stand after a loop, block or function, with a blank before each."""
+    """The text of notes after a loop, block or function, with a blank before each."""
     return "".join(f" {note_text(note)}" for note in notes)
 
 
 def note_text(note: Note) -> str:
-    """A note with the fields that differ from their defaults: `@unroll(times=4)`, `@streaming`."""
+    """The text of a note with the fields that differ from their defaults: `@unroll(times=4)`, `@streaming`."""
     fields = ", ".join(f"{name_text(name)}={_field_text(value)}" for name, value in stated_fields(note).items())
     return f"@{name_text(note_name(type(note)))}" + (f"({fields})" if fields else "")
 
 
 def _field_text(value: Any) -> str:
-    """A field's value; names of buffers and other text as names are written."""
+    """The text of the value of a note's field; names of buffers and other strings are written as names are."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_field_text, value))}]"
     if isinstance(value, Attrs):
@@ -300,12 +303,13 @@ def _field_text(value: Any) -> str:
 
 
 def _braced(attrs: Attrs, exprs: _ExprPrinter) -> str:
-    """`{axis = 1, sizes = [2, $n]}`."""
+    """The text of attributes in braces: `{axis = 1, sizes = [2, $n]}`."""
     return f"{{{', '.join(f'{name_text(k)} = {attr_text(v, exprs)}' for k, v in attrs.items())}}}"
 
 
 def attr_text(value: Any, exprs: _ExprPrinter | None = None) -> str:
-    """An attribute's value: a number, `true`, a string, a dtype, `$expr`, an array, `none` or a `[list]` of those."""
+    """The text of an attribute's value: a number, `true`, a string, a dtype, `$expr`, an array, `none` or a `[list]` of
+    those."""
     exprs = exprs or _ExprPrinter()
     match value:
         case None:
@@ -332,7 +336,7 @@ def attr_text(value: Any, exprs: _ExprPrinter | None = None) -> str:
 
 
 def type_text(t: TensorType) -> str:
-    """A tensor type: `f32[batch, 64]`, with a layout `f32[1, 4, 7, 7, 16]:NCHW16c`."""
+    """The text of a tensor type: `f32[batch, 64]`, with a layout `f32[1, 4, 7, 7, 16]:NCHW16c`."""
     return _type_text(t, _ExprPrinter())
 
 
@@ -359,7 +363,7 @@ def _node_text(node: Node, exprs: _ExprPrinter) -> str:
 
 
 def _attrs_text(attrs: Attrs, exprs: _ExprPrinter) -> str:
-    """Attributes after what has them: nothing, or a blank and the braces."""
+    """The text of attributes after a node or an algorithm: a blank and the attributes in braces, or nothing."""
     return f" {_braced(attrs, exprs)}" if attrs.items() else ""
 
 
@@ -382,7 +386,7 @@ def _kind(loop: For) -> str:
 
 
 def _where(variables: Iterable[Var]) -> str:
-    """The clause that describes every variable which is not an i64 without bounds."""
+    """The text of the clause `where`, which describes every variable that is not an i64 without bounds."""
     entries = [_described(v) for v in dict.fromkeys(variables)]
     return f" where {', '.join(entries)}" if entries else ""
 
@@ -402,8 +406,8 @@ def _described(v: Var) -> str:
 
 
 def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
-    """The variables that need describing, wherever they are bound. A `let` takes its value's type, so it needs no
-    entry unless it has bounds."""
+    """Yield the variables of a program that the clause `where` has to describe, wherever they are bound. A `let` takes
+    its value's type, so it needs no entry unless it has bounds."""
     seen: set[Expr] = set()
     lets: set[Var] = set()
     results: list[Var] = []

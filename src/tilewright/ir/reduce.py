@@ -9,8 +9,9 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reducer:
-    """A commutative, associative combination of tuples: `result` over the variables `lhs` (so far) and `rhs` (new),
-    starting from `identity`. All four have the same length: one entry a reduced value."""
+    """A commutative, associative combination of tuples: `result` is an expression of the variables `lhs` (so far) and
+    `rhs` (new), and `identity` is the value to start from. All four are tuples of equal length, with one entry for each
+    reduced value."""
 
     name: str
     lhs: tuple[Var, ...]
@@ -20,7 +21,8 @@ class Reducer:
 
 
 class Reduce(Expr):
-    """Value number `index` of the reduction of `values` over `axes` (variables with extents) where `condition` holds.
+    """One value, number `index`, of the reduction of `values` over `axes` (variables with extents) where `condition`
+    holds.
 
     Only stands at the top of a tensor expression's body; lowering to loops turns it into a block with an init.
     """

@@ -33,7 +33,7 @@ ExprFn = Callable[[Expr], Expr]
 
 
 def rebuild(e: Expr, children: Sequence[Expr]) -> Expr:
-    """`e` with other children; integer operators fold constants on the way."""
+    """`e` with `children` in place of its own; integer operators fold constants on the way."""
     if all(map(is_, e.children, children)):
         return e
     children = tuple(children)
@@ -56,7 +56,8 @@ def rebuild(e: Expr, children: Sequence[Expr]) -> Expr:
 
 
 def map_expr(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Rewrite bottom-up: children first, then `f` on the rebuilt node (None keeps it). Shared parts are done once."""
+    """`e` rewritten bottom-up: children first, then `f` on the rebuilt node (None keeps it). Shared subexpressions are
+    rewritten once."""
     return _mapped(e, f, {} if memo is None else memo)
 
 
@@ -73,7 +74,7 @@ def _mapped(node: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]
 
 
 def substitute(e: Expr, mapping: Mapping[Var, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
-    """Replace variables by expressions; one `memo` may serve many expressions with the same mapping."""
+    """`e` with variables replaced by expressions; one `memo` may serve many expressions with the same mapping."""
     if not mapping:
         return e
     return _substituted(e, mapping, {} if memo is None else memo)
@@ -95,7 +96,7 @@ def _substituted(node: Expr, mapping: Mapping[Var, Expr], memo: dict[Expr, Expr]
 
 
 def walk_expr(e: Expr) -> Iterator[Expr]:
-    """Every distinct sub-expression once, parents before children."""
+    """Yield every distinct subexpression of `e` once, `e` included, parents before children."""
     try:
         inner = e.known_parts
     except AttributeError:
@@ -155,7 +156,7 @@ def loads(e: Expr) -> tuple[Load, ...]:
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
-    """Every statement, in program order, parents first."""
+    """Yield `stmt` and every statement inside, in program order, parents first."""
     return chain((stmt,), _inside(stmt))
 
 
@@ -203,7 +204,7 @@ def own_loads(stmt: Stmt) -> tuple[Load, ...]:
 
 
 def with_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
-    """`stmt` with other inner statements."""
+    """`stmt` with `children` in place of its inner statements."""
     if all(map(is_, stmt.children, children)):
         return stmt
     match stmt:
@@ -262,7 +263,8 @@ def _map_region(region: Region, f: ExprFn) -> Region:
 
 
 def map_stmt(stmt: Stmt, f: Callable[[Stmt], Stmt | None], exprs: ExprFn | None = None) -> Stmt:
-    """Rewrite bottom-up: expressions by `exprs`, inner statements, then `f` on the rebuilt one (None keeps it)."""
+    """`stmt` rewritten bottom-up: expressions by `exprs`, inner statements, then `f` on the rebuilt one (None keeps
+    it)."""
     children = stmt.children
     rebuilt = with_children(stmt, tuple([map_stmt(c, f, exprs) for c in children])) if children else stmt
     if exprs is not None:
@@ -272,7 +274,8 @@ def map_stmt(stmt: Stmt, f: Callable[[Stmt], Stmt | None], exprs: ExprFn | None 
 
 
 def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
-    """Replace free variables in a statement (variables bound inside have other names, so nothing is captured)."""
+    """`stmt` with free variables replaced by expressions (variables bound inside have other names, so nothing is
+    captured)."""
     if not mapping:
         return stmt
     memo: dict[Expr, Expr] = {}
@@ -280,7 +283,7 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
 
 
 def replace_buffers(stmt: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
-    """Use other buffers of the same rank in loads, stores, allocations and regions."""
+    """`stmt` with buffers replaced by others of equal rank in loads, stores, allocations and regions."""
     memo: dict[Expr, Expr] = {}
 
     def on_expr(e: Expr) -> Expr | None:
@@ -323,7 +326,8 @@ def replace_stmt(root: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
 
 
 def fresh_name(base: str, used_names: set[str]) -> str:
-    """`base`, or `base_1`, `base_2`, ... : the first that is not taken; it is added to `used_names`."""
+    """A name that is not in `used_names`, to which it is added: `base`, else the first of `base_1`, `base_2`, ... that
+    is free."""
     name, n = base, 0
     while name in used_names:
         n += 1
@@ -348,7 +352,7 @@ def names_of(func: PrimFunc) -> set[str]:
 
 
 def c_calls_in(stmt: Stmt) -> tuple[Op, ...]:
-    """The distinct calls of functions of C in the expressions inside `stmt`, by first appearance."""
+    """The distinct calls of C functions in the expressions inside `stmt`, by first appearance."""
     nodes = (node for s in walk(stmt) for e in exprs_of(s) for node in walk_expr(e))
     calls = (node for node in nodes if isinstance(node, Op) and node.name.startswith(PREFIX))
     return tuple(dict.fromkeys(calls))

@@ -133,4 +133,4 @@ OPS: dict[str, OpInfo] = _Operators({info.name: info for info in _TABLE})
 """Every scalar operator, by name."""
 
 TYPED_BY_ARGUMENTS = frozenset(info.name for info in _TABLE if info.rule != "cast")
-"""Operators whose result's type follows from their arguments; with others it is stated."""
+"""The operators whose result type follows from their arguments; nodes of other operators state it."""

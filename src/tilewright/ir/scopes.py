@@ -38,26 +38,26 @@ def register_memory(memory: Memory) -> None:
 
 
 def find_memory(scope: Scope) -> Memory | None:
-    """The memory that was described under this name."""
+    """The accelerator's memory that is registered under the name `scope`; None if there is none."""
     return _DESCRIBED.get(scope)
 
 
 def known_scopes() -> tuple[Scope, ...]:
-    """The scopes that there are, the described ones last."""
+    """All scopes of buffers, those of registered memories last."""
     return (*SCOPES, *cast(tuple[Scope, ...], tuple(_DESCRIBED)))
 
 
 Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
 
 Group = Literal["block", "warp"]
-"""A group of GPU threads that wait for each other at a barrier: those of a block, or of a warp."""
+"""The type of a group of GPU threads that wait for each other at a barrier: those of a block, or of a warp."""
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 def sharing(scope: Scope) -> tuple[Thread, ...]:
-    """The thread indices whose threads share one buffer of this scope: all of a block for "shared", "threadIdx.x" for
-    "warp", none for others."""
+    """The thread indices over whose values threads share one buffer of this scope: all three for "shared" (a block),
+    "threadIdx.x" for "warp", none for others."""
     match scope:
         case "shared":
             return "threadIdx.x", "threadIdx.y", "threadIdx.z"

@@ -119,14 +119,14 @@ class Split(Algorithm):
 
 
 def algorithms() -> Mapping[str, type[Algorithm]]:
-    """All algorithms by name, those of folders among them."""
+    """All algorithms by name, including those in the folders of `tilewright/algorithms`."""
     modules("tilewright.algorithms", "selection")
     return _KINDS
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The choice for a node; `algorithm` is None if there is only one."""
+    """The algorithm and precision chosen for a node; `algorithm` is None if there is only one."""
 
     algorithm: Algorithm | None = None
     precision: Precision = "fp32"

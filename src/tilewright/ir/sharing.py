@@ -8,13 +8,15 @@ from tilewright.ir.expr import Expr, Op
 from tilewright.ir.rewrite import walk_expr
 
 _MAX_REPEATED = 24
-"""The largest number of distinct parts for which repetition in a text does no harm."""
+"""The least number of distinct subexpressions for which repeated ones are searched; in smaller expressions repetition
+does no harm."""
 _LONG = 150
-"""The largest number of parts of an expression, written as a tree, that is not long."""
+"""The largest number of subexpressions, with repetitions, with which the text of an expression is never called long."""
 
 
 def repeated(e: Expr) -> frozenset[Expr]:
-    """The operators that `e` has more than once, if writing them each time would multiply a long text; else nothing."""
+    """The operators that occur more than once in `e`, if writing them each time would multiply a long text; else
+    nothing."""
     distinct = list(walk_expr(e))
     if len(distinct) < _MAX_REPEATED:
         return frozenset()
@@ -30,8 +32,8 @@ def repeated(e: Expr) -> frozenset[Expr]:
 
 
 def computed_first(e: Expr) -> tuple[Expr, ...]:
-    """The repeated parts of `e` that are always evaluated (not only where a `select`, `and` or `or` chooses), each
-    after those that it contains: what may be computed before `e`."""
+    """The repeated subexpressions of `e` that are always evaluated, not only where a `select`, `and` or `or` chooses,
+    so that they may be computed before `e`; each comes after those that it contains."""
     parts = repeated(e)
     order: dict[Expr, None] = {}
     seen: set[Expr] = set()

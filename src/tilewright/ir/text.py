@@ -62,19 +62,20 @@ _CANONICAL_NAN = struct.pack("<d", float("nan"))
 
 
 def name_text(name: str) -> str:
-    """An identifier as it is, any other name as a JSON string."""
+    """The text of a name: an identifier as it is, any other name as a JSON string."""
     if IDENTIFIER.fullmatch(name) and name not in KEYWORDS:
         return name
     return json.dumps(name)
 
 
 def value_text(name: str) -> str:
-    """A graph value: `%x`, `%12`, `%"a/b:0"`."""
+    """The text of a graph value: `%x`, `%12`, `%"a/b:0"`."""
     return f"%{name}" if re.fullmatch("[0-9]+", name) and name.isascii() else f"%{name_text(name)}"
 
 
 def float_text(value: float) -> str:
-    """A float that reads back to the same bits: `0.5`, `1e-07`, `-inf`, `nan`, `nan(0x7ff8000000000001)`."""
+    """The text of a float, which reads back to the same bits: `0.5`, `1e-07`, `-inf`, `nan`,
+    `nan(0x7ff8000000000001)`."""
     if value == value:
         return repr(float(value))
     bits = struct.pack("<d", value)
@@ -88,7 +89,8 @@ def nan_of_bits(bits: int) -> float:
 
 
 def const_text(value: Any, dtype: DType) -> str:
-    """A literal: i64 and f32 bare, others with their type (`3:i32`, `0.5:f16`), bool as `true` and `false`."""
+    """The text of a literal: i64 and f32 bare, others with their type (`3:i32`, `0.5:f16`), bool as `true` and
+    `false`."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if not dtype.is_float:
@@ -101,8 +103,8 @@ def const_text(value: Any, dtype: DType) -> str:
 
 
 def element_text(value: Any, dtype: DType) -> str:
-    """An array's element (a NumPy scalar of `dtype`): a short decimal where that gives the same bits back, else the
-    bits in hexadecimal."""
+    """The text of an array's element (a NumPy scalar of `dtype`): a short decimal where that gives the same bits back,
+    else the bits in hexadecimal."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.is_minifloat:

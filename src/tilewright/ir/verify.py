@@ -39,7 +39,7 @@ from tilewright.ir.scopes import GROUPS, known_scopes
 from tilewright.support.errors import Problems, VerifyError
 
 NodeCheck = Callable[[Node], Iterable[str]]
-"""The problems of a node's inputs, attributes and output types, in words; empty if there are none."""
+"""A function from a node to the problems of its inputs, attributes and output types, in words; none if it is right."""
 
 
 def verify_func(func: PrimFunc) -> None:
@@ -115,7 +115,7 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, enclosing: Iterab
 
 
 def _assumption_problems(graph: Graph) -> Iterable[VerifyError]:
-    """Report assumptions that are not conditions over the symbols of the inputs."""
+    """Yield the problems of assumptions that are not conditions over the symbols of the inputs."""
     known = set(graph.symbols)
     for a in graph.assumptions:
         where = f"assumption {str(a)[:200]}"
@@ -144,7 +144,8 @@ def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
 
 @lru_cache(maxsize=1 << 13)
 def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
-    """The problems of an expression that do not depend on its place, cached, since passes change few expressions."""
+    """The problems of an expression that it has at any place, in words. They are cached, since passes change few
+    expressions."""
     results = []
     for node in walk_expr(e):
         if isinstance(node, Load):

@@ -88,7 +88,7 @@ from tilewright.te.tensors import (
 
 
 def __getattr__(name: str) -> Callable[[Any], Expr]:
-    """A function of the table that has no name above."""
+    """The scalar function of the table `FUNCTIONS` that is called `name`, for names that are not defined above."""
     if name in FUNCTIONS:
         return unary(name)
     raise AttributeError(f"te has no {name!r}")

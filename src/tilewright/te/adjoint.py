@@ -42,7 +42,7 @@ from tilewright.te.tensors import ComputeOp, IterVar, Tensor, compute, labelled,
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The gradient that flows to a tensor from one of the reads of it.
+    """The gradient that flows to a tensor from one of the loads that read it.
 
     tensor  the tensor that is read
     values  of the tensor's shape; or the updates, if there are places. 16-bit floats are in f32
@@ -56,8 +56,8 @@ class Flow:
 
 
 def adjoint(result: Tensor, seed: Tensor, wanted: Sequence[Tensor]) -> list[Flow]:
-    """The gradients that flow through one stage, from the gradient `seed` of its result to those it reads of the
-    `wanted`.
+    """The gradients that flow through the stage of `result`, whose own gradient is `seed`, to the tensors among
+    `wanted` that it reads.
 
     Raises UnsupportedError for stages of several results, reducers that have no gradient, and scalar operators without
     a derivative.
@@ -83,7 +83,7 @@ def adjoint(result: Tensor, seed: Tensor, wanted: Sequence[Tensor]) -> list[Flow
 
 
 def _through_reduction(result: Tensor, r: Reduce, flow: Expr) -> Expr:
-    """The gradient of the element that is reduced."""
+    """The gradient of the element that `r` reduces, where `flow` is the gradient of the element of `result`."""
     kind = reduction_of(r.reducer)
     point = tuple(a.var for a in result.op.axis) if isinstance(result.op, ComputeOp) else ()
     (value,) = r.values
@@ -97,8 +97,7 @@ def _through_reduction(result: Tensor, r: Reduce, flow: Expr) -> Expr:
 
 
 def reduction_of(reducer: Reducer) -> str | None:
-    """The name of a reduction, recognised by its formula: "sum", "prod", "max" or "min"; None for any other
-    reduction."""
+    """The name of a reducer, recognised by its formula: "sum", "prod", "max" or "min"; None for any other."""
     if len(reducer.result) != 1 or not isinstance(reducer.result[0], Op):
         return None
     combination = reducer.result[0]
@@ -117,7 +116,8 @@ def reduction_of(reducer: Reducer) -> str | None:
 
 
 def _equals(result: Tensor, r: Reduce) -> Tensor:
-    """The number of elements that equal the extremum: they share the gradient."""
+    """A stage: for each element of `result`, an extremum, the number of reduced elements that equal it. They share its
+    gradient equally."""
     assert isinstance(result.op, ComputeOp)
     own = {a.var: a.extent for a in result.op.axis}
 
@@ -132,7 +132,8 @@ def _equals(result: Tensor, r: Reduce) -> Tensor:
 
 
 def _others(result: Tensor, r: Reduce) -> Tensor:
-    """For each element of a product the product of all others, so that zeros do no harm."""
+    """A stage: for each element that the product `r` reduces, the product of all others. It replaces a division, so
+    that zeros do no harm."""
     assert isinstance(result.op, ComputeOp)
     box = {a.var: a.extent for a in result.op.axis} | dict(r.axes)
     count = len(result.op.axis)
@@ -178,7 +179,8 @@ def _flow_of(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -
 
 
 def _updates(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -> Flow:
-    """An update for each point of the loops that the indices depend on, summed over the other ones.
+    """The gradient by the load `read` as updates, for indices that cannot be inverted: one update for each point of the
+    loops that the indices depend on, summed over the other loops.
 
     Last indices that are whole dimensions of the box are rows of the updates rather than parts of their places.
     """
@@ -213,7 +215,7 @@ def _updates(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -
 
 
 def _is_row(indices: Sequence[Expr], d: int, box: Mapping[Var, Expr], extent: Expr) -> bool:
-    """Whether index `d` is a loop over the whole dimension that no index before it depends on."""
+    """Whether index `d` of a load is a loop over the whole dimension, and no other index depends on this loop."""
     index = indices[d]
     return (
         isinstance(index, Var)
@@ -231,14 +233,14 @@ def _replaced(e: Expr, old: Expr, new: Expr) -> Expr:
 
 
 def _axes(over: Sequence[tuple[Var, Expr]], known: Mapping[Var, Expr]) -> tuple[list[IterVar], dict[Var, Expr]]:
-    """New axes in the places of variables, and what is known with these."""
+    """New reduction axes in place of the variables `over`, and the mapping `known` extended by these."""
     axes = [reduce_axis(extent, v.name.rsplit(".", 1)[0]) for v, extent in over]
     return axes, {**known, **{v: a.var for (v, _), a in zip(over, axes, strict=True)}}
 
 
 def _summed(value: Expr, axes: Sequence[IterVar], condition: Expr) -> Expr:
-    """The sum over axes where a condition holds. Axes that nothing depends on are a factor; a condition that reads
-    memory, or is about no axis, stands in the element."""
+    """The sum of `value` over `axes` where `condition` holds. Axes that nothing depends on become a factor; a condition
+    that reads memory, or depends on no axis, becomes a selection inside the sum."""
     value = cast(value, wide(value.dtype))
     zero = const(0, value.dtype)
     used = {*variables(value), *variables(condition)}
@@ -267,7 +269,7 @@ def _conjuncts(condition: Expr) -> list[Expr]:
 
 
 def wide(kind: DType) -> DType:
-    """The type in which sums of elements of this type are computed."""
+    """The type in which sums of elements of type `kind` are computed."""
     return f32 if kind.is_float and kind.bits == 16 else kind
 
 

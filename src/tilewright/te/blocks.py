@@ -32,7 +32,8 @@ Stage = ComputeOp | ScanOp | ExternOp
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A function with, for schedules over tensors, which loop each axis and which block each stage became."""
+    """A function made of stages, with the block that each stage became and the loop that each axis became, for
+    schedules over tensors."""
 
     func: PrimFunc
     loops: dict[Var, str]
@@ -119,7 +120,7 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
 
 
 def _shape(op: Stage, k: int) -> tuple[Expr, ...]:
-    """The shape of the k-th output of a stage."""
+    """The shape of output `k` of a stage."""
     match op:
         case ScanOp():
             return op.states[k].shape
@@ -140,7 +141,7 @@ def _nest(
 
 
 def _call(op: ExternOp, buffers: dict[Any, Buffer], used_names: set[str], blocks: dict[Stage, str]) -> Stmt:
-    """The block that calls an external function with all of its arrays."""
+    """The block that passes all arrays of the stage `op` to its external function."""
     outputs = [buffers[op, k] for k in range(len(op.dtypes))]
     blocks[op] = outputs[0].name if len(outputs) == 1 else fresh_name(op.name, used_names)
     inputs = [buffers[_token(t)] for t in op.inputs]
@@ -150,13 +151,14 @@ def _call(op: ExternOp, buffers: dict[Any, Buffer], used_names: set[str], blocks
 
 
 def all_stages(stages: Iterable[Stage]) -> Iterator[ComputeOp | ExternOp]:
-    """Stages and the steps of recurrences."""
+    """Yield the stages, where those of a recurrence's step stand for the recurrence."""
     for op in stages:
         yield from op.steps if isinstance(op, ScanOp) else (op,)
 
 
 def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
-    """Inits, updates and states of a recurrence are parts of its result's buffer."""
+    """Make the buffers of a recurrence's inits, updates and states that of its result, of which they are rows. Raises
+    ExpressionError if one of them has a buffer already."""
     for k, (init, update, state) in enumerate(zip(op.inits, op.updates, op.states, strict=True)):
         for t in (init, update, state):
             if _token(t) in buffers:
@@ -170,7 +172,7 @@ def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
 def _scan_nest(
     op: ScanOp, buffers: dict[Any, Buffer], used_names: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
 ) -> Stmt:
-    """The loop over the steps of a recurrence, around the nests of the stages of one."""
+    """The loop over the steps of a recurrence, which contains the loops and blocks of the stages of one step."""
     extent = simplify(op.shape[0] - op.start)
     time = For(Var(fresh_name(op.axis[0].name, used_names)), extent, seq(()), notes=(InOrder(),))
     nests = [_stage_nest(step, buffers, used_names, loops, blocks, (time, op.start)) for step in op.steps]
@@ -181,7 +183,7 @@ def _scan_nest(
 
 
 def _check_symbols(stages: Sequence[Stage], known: Set[Any], name: str) -> None:
-    """Every symbol of the stages is a dimension of an argument or an argument."""
+    """Raise ExpressionError unless every symbol in the stages is an argument, or a dimension of one."""
     for op in all_stages(stages):
         unknown = [v for v in _symbols_of(op) if v not in known]
         if unknown:
@@ -200,7 +202,7 @@ def _symbols_of(op: ComputeOp | ExternOp) -> tuple[Var, ...]:
 
 
 def _free(e: Expr) -> tuple[Var, ...]:
-    """The variables in an expression that are not axes, nor the values that a reducer's formula combines."""
+    """The variables in `e` that are neither axes nor the operands of a reducer's formula."""
     own = {*e.reducer.lhs, *e.reducer.rhs} if isinstance(e, Reduce) else set()
     return tuple(v for part in (e, *formula(e)) for v in variables(part) if not v.axis and v not in own)
 
@@ -242,7 +244,8 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
 
 
 def _with_intrinsic(schedule: StageSchedule, op: ComputeOp, intrinsic: str, first: int) -> None:
-    """The stage of an intrinsic over slices calls it, inside the loops over where these are."""
+    """Tensorize a stage that calls an intrinsic on slices, inside the loops over the axes before number `first`, which
+    are where the slices are."""
     stage, inner = schedule[op], op.axis[first:]
     own = len(find_intrinsic(intrinsic).loops) - len(inner)
     outer = op.reduce_axis[: len(op.reduce_axis) - own]
@@ -279,7 +282,7 @@ def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> P
 
 
 def _arguments(args: Sequence[Arg], name: str) -> Sequence[Arg]:
-    """The arguments, if they are different tensors and scalars."""
+    """Return `args`. Raises ExpressionError unless they are different tensors and scalars."""
     for k, arg in enumerate(args):
         if not isinstance(arg, Tensor | Var):
             raise ExpressionError(f"{name}: argument {k}", expected="a tensor or a te.var", got=type(arg).__name__)
@@ -296,7 +299,8 @@ def _is_same(a: Arg, b: Arg) -> bool:
 
 
 def _buffer_shape(arg: Arg) -> tuple[Expr, ...]:
-    """The shape of the buffer that stages read or write: results are placed when they are scheduled."""
+    """The shape of an argument's buffer as stages see it: results get their strides only when they are scheduled
+    (`place_results`)."""
     if isinstance(arg, Var):
         return ()
     return memory_shape(arg) if arg.op is None else arg.shape
@@ -314,7 +318,8 @@ def _stage_nest(
     blocks: dict[Stage, str],
     time: tuple[For, int] | None = None,
 ) -> Stmt:
-    """The loops and the block of one stage; in a recurrence, those inside the loop `time` over rows from a start.
+    """The loops and the block of the stage `op`; in a recurrence, those inside the loop `time` (loop, first row that it
+    computes).
 
     A reduction over nothing is one step, of the identity: the step that starts it must run, however it is scheduled.
     """
@@ -375,7 +380,8 @@ def _reduction_body(
     used_names: set[str],
     nothing: bool,
 ) -> tuple[Stmt, Stmt]:
-    """`init` and the update; that of a reduction over `nothing` combines with the identity."""
+    """The statements (init, update) of a reduction's block. The update of a reduction over no elements (`nothing`)
+    combines with the identity."""
     results, identity = (tuple(map(bind, es)) for es in (reduce.reducer.result, reduce.reducer.identity))
     reducer = replace(reduce.reducer, result=results, identity=identity)
     values = list(identity) if nothing else [bind(v) for v in reduce.values]

@@ -17,8 +17,9 @@ from tilewright.te.tensors import ComputeOp, Tensor
 
 
 def check_reads(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> None:
-    """Raises ExpressionError for reads that are out of bounds whatever the symbols are. What stands after a condition
-    or depends on data is believed: `tw.build(..., bounds="check")` checks it in each call."""
+    """Raise ExpressionError for reads that are out of bounds for all values of the symbols. Reads after a condition, or
+    at an index that depends on data, are assumed to be inside: `tw.build(..., bounds="check")` checks them in each
+    call."""
     problems = Problems()
     for op, start in _computed(stages):
         extents = {a.var: a.extent for a in (*op.axis, *op.reduce_axis)}
@@ -39,7 +40,7 @@ def check_reads(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> None:
 
 
 def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
-    """The expressions of a body, each with the conditions under which it is evaluated."""
+    """The expressions of a stage's body, each with the conditions under which it is evaluated."""
     if not isinstance(body, Reduce):
         return [(body, ())]
     conditions = () if is_const(body.condition, True) else (body.condition,)
@@ -47,7 +48,8 @@ def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
 
 
 def _computed(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> Iterator[tuple[ComputeOp, int]]:
-    """The stages, and those of recurrences' steps with the number of the first row that they compute."""
+    """Yield the stages that compute elements, those of a recurrence's step among them, each with the number of the
+    first row that it computes."""
     for op in stages:
         if isinstance(op, ExternOp):
             continue
@@ -80,8 +82,8 @@ def _check(
 
 
 def _end(index: Expr, extents: Mapping[Var, Expr], *, least: bool) -> Expr:
-    """The least or greatest value of an index that is linear in the axes; the index itself where it is not, so that it
-    counts as outside only if it always is."""
+    """The least or greatest value of an index that is linear in the axes. Another index is returned as it is, so that
+    it counts as out of bounds only if it always is."""
     form = linear(index)
     if any(not isinstance(atom, Var) and set(variables(atom)) & extents.keys() for atom, _ in form.terms):
         return index

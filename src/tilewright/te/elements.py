@@ -68,7 +68,8 @@ def _reduction_axes(axis: Any, name: str) -> tuple[IterVar, ...]:
 
 
 def _of_type(result: Any, value: Expr, name: str) -> Expr:
-    """The result of a reducer for a value, in the value's type."""
+    """The expression `result` of a user's reducer, as an element of the type of `value`. Raises ExpressionError if it
+    has another type."""
     e = as_expr(unwrapped(result), value.dtype)
     if e.dtype is not value.dtype:
         raise ExpressionError(f"reducer {name!r} gives another type", expected=value.dtype, got=e.dtype)
@@ -79,7 +80,7 @@ sum = comm_reducer(lambda a, b: a + b, lambda t: const(0, t), "sum")
 prod = comm_reducer(lambda a, b: a * b, lambda t: const(1, t), "prod")
 max = comm_reducer(maximum, lambda t: const(t.min, t), "max")
 largest = comm_reducer(lambda a, b: call("larger", a, b), lambda t: const(t.min, t), "largest")
-"""The maximum of numbers, in one instruction a step. Where a NaN is among them the result is any of them."""
+"""The maximum of elements, by one instruction a step. If one of them is a NaN, the result is any of them."""
 min = comm_reducer(minimum, lambda t: const(t.max, t), "min")
 
 
@@ -94,7 +95,7 @@ def if_then_else(condition: Any, then: Any, orelse: Any) -> Expr:
 
 
 def unary(name: str) -> Callable[[Any], Expr]:
-    """The function of this name, of one element."""
+    """The scalar function `name` as a Python function of an element."""
 
     def apply(x: Any) -> Expr:
         return call(name, as_expr(unwrapped(x)))
@@ -134,7 +135,7 @@ atan2 = _two("atan2", "The angle of the point (b, a).")
 
 
 def _bits_of(x: Any, name: str) -> tuple[Expr, DType]:
-    """An integer as an unsigned one, and its own type."""
+    """An integer element as an unsigned one of equal width, and its own type."""
     e = as_expr(unwrapped(x))
     if not e.dtype.is_int or e.dtype.bits < 8:
         raise ExpressionError(f"{name}: not an integer of 8 bits or more", got=f"{readable(e)} ({e.dtype})")
@@ -161,7 +162,7 @@ def call_extern(dtype: DType | str, name: str, *args: Any) -> Expr:
 
 
 def popcount(x: Any) -> Expr:
-    """How many bits of an integer are set, in its type."""
+    """The number of bits that are set in an integer, in the integer's type."""
     bits, kind = _bits_of(x, "popcount")
 
     def mask(byte: int) -> Const:
@@ -174,7 +175,8 @@ def popcount(x: Any) -> Expr:
 
 
 def clz(x: Any) -> Expr:
-    """How many zeros stand before the highest bit of an integer that is set, in its type; all bits where it is 0."""
+    """The number of zeros before the highest set bit of an integer, in the integer's type; the number of all its bits
+    if it is 0."""
     bits, kind = _bits_of(x, "clz")
     step = 1
     while step < kind.bits:  # every bit below the highest becomes set
@@ -184,6 +186,7 @@ def clz(x: Any) -> Expr:
 
 
 def ctz(x: Any) -> Expr:
-    """How many zeros stand after the lowest bit of an integer that is set, in its type; all bits where it is 0."""
+    """The number of zeros after the lowest set bit of an integer, in the integer's type; the number of all its bits if
+    it is 0."""
     bits, kind = _bits_of(x, "ctz")
     return popcount(cast(~bits & (bits - 1), kind))

@@ -28,7 +28,7 @@ from tilewright.te.tensors import IterVar, Tensor, extents_of_shape, unwrapped
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ExternOp:
-    """One stage that an external function computes; `shapes` and `dtypes` are those of its outputs."""
+    """A stage that an external function computes; `shapes` and `dtypes` are those of its outputs."""
 
     name: str
     inputs: tuple[Tensor, ...]
@@ -38,19 +38,19 @@ class ExternOp:
     line: str | None = None
 
     def __str__(self) -> str:
-        """`y = scale(x)`: the function, and what it sees."""
+        """The stage as text, `y = scale(x)`: the function and the tensors that it reads."""
         return f"{self.name} = {self.external.symbol}({', '.join(t.name for t in self.inputs)})"
 
     __repr__ = __str__
 
     @property
     def bodies(self) -> tuple[Expr, ...]:
-        """None: no expression says what it computes."""
+        """The expressions of the elements: an empty tuple, as no expression says what the function computes."""
         return ()
 
     @property
     def axis(self) -> tuple[IterVar, ...]:
-        """None: there are no loops to schedule."""
+        """The axes to schedule: an empty tuple, as the function has no loops in the program."""
         return ()
 
     @property
@@ -115,7 +115,8 @@ def extern(
 
 
 def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str | None) -> Size:
-    """A number, or the place of an extent."""
+    """A size argument in the form of `External`: a number, or (array, dimension) of an equal extent in `arrays`. Raises
+    ExpressionError for other values."""
     size = as_expr(unwrapped(value))
     number = as_int(size)
     if number is not None:
@@ -130,7 +131,7 @@ def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str 
 def _external(
     function: Any, sizes: tuple[Size, ...], llvm: str | None, address: int | None, where: str, line: str | None
 ) -> External:
-    """The function that `function` names."""
+    """The external function of `te.extern` for what the user passed: a Python function, one of ctypes, or a name."""
     if isinstance(function, str):
         return _named(function, sizes, llvm, address, where, line)
     if llvm is not None or address is not None:

@@ -35,8 +35,8 @@ from tilewright.te.tensors import ComputeOp, IterVar, OverSlices, Slices, Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intrinsic:
-    """An intrinsic by its name, and the stage that is its meaning. Call it with slices of tensors in the order of its
-    inputs; a scalar takes an element."""
+    """A user's intrinsic: its name, and the stage that defines its meaning. Call it with slices of tensors in the order
+    of its inputs; a scalar takes an element."""
 
     name: str
     op: ComputeOp
@@ -83,7 +83,8 @@ class Intrinsic:
         )
 
     def _part(self, wanted: Tensor, operand: Any, values: dict[Var, Expr]) -> Callable[[tuple[Expr, ...]], Expr]:
-        """The elements of an input; the input's symbols are noted as what the part has."""
+        """A function from indices of the input `wanted` to elements of the slice `operand` that a call passes for it.
+        The extents of the input's symbols are added to `values`."""
         where = f"input {wanted.name!r} of intrinsic {self.name!r}"
         if not wanted.shape and isinstance(operand, Expr):
             return lambda indices: operand

@@ -38,12 +38,13 @@ def lanes_of(kind: DType | str) -> tuple[DType, int]:
 
 @cache
 def lane(count: int) -> Var:
-    """The variable that stands for each of so many lanes in a body."""
+    """The variable that stands in a body for the number of a lane, of `count` lanes."""
     return Var(f"{count} lanes", axis=True)  # as no axis is called
 
 
 def lanes_in(bodies: Sequence[Expr]) -> int:
-    """How many lanes the elements of a stage have. Raises ExpressionError where they have different numbers."""
+    """The number of lanes of a stage's elements, whose expressions are `bodies`. Raises ExpressionError if they have
+    different numbers."""
     parts = [p for b in bodies for p in ((*b.children, *b.reducer.result) if isinstance(b, Reduce) else (b,))]
     result = {v.name for p in parts for v in variables(p) if v.axis and v.name.endswith(" lanes")}
     counts = {int(name.partition(" ")[0]) for name in result}
@@ -53,7 +54,7 @@ def lanes_in(bodies: Sequence[Expr]) -> int:
 
 
 def with_axis(body: Expr, count: int, axis: Var) -> Expr:
-    """A body with the axis of a stage in the place of its lanes."""
+    """`body` with the stage's axis `axis` in place of the number of a lane."""
     put = {lane(count): axis}
     if not isinstance(body, Reduce):
         return substitute(body, put)

@@ -28,7 +28,7 @@ Values = dict[Var, Expr]
 
 
 def memory_shape(t: Tensor) -> tuple[Expr, ...]:
-    """The shape of a tensor's buffer."""
+    """The shape of a tensor's buffer: its own, or, for a tensor with strides, one dimension up to its last element."""
     if t.strides is None or t.offset is None:
         return t.shape
     if any(as_int(d) == 0 for d in t.shape):
@@ -43,7 +43,7 @@ def memory_shape(t: Tensor) -> tuple[Expr, ...]:
 
 
 def memory_index(t: Tensor, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """Where in its buffer an element is."""
+    """The indices in a tensor's buffer of the element at `indices`."""
     if t.strides is None or t.offset is None:
         return indices
     at = t.offset
@@ -53,7 +53,7 @@ def memory_index(t: Tensor, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 
 def place_results(func: PrimFunc, tensors: Mapping[str, Tensor]) -> PrimFunc:
-    """A scheduled function whose results with strides are written, and read, where their elements lie.
+    """`func`, already scheduled, with results that have strides written, and read, at the places of their elements.
 
     Raises ScheduleError where a step laid a result's memory out otherwise, or gave parts of it to an intrinsic.
     """
@@ -85,7 +85,8 @@ def place_results(func: PrimFunc, tensors: Mapping[str, Tensor]) -> PrimFunc:
 
 
 def are_separate(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bool:
-    """Whether no two elements share a place, as far as is known: each step passes all that the smaller ones reach."""
+    """Whether no two elements of an array with these sizes and strides are known to share a place: each stride is
+    larger than the reach of all smaller ones."""
     reach = 0
     if any(n is None or s is None for n, s in zip(sizes, steps, strict=True)):
         return all(s != 0 or n in (None, 0, 1) for n, s in zip(sizes, steps, strict=True))
@@ -97,7 +98,8 @@ def are_separate(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bo
 
 
 def default_offset(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    """The least place of the first element: where strides are negative, the others lie before it."""
+    """The least offset of the first element with which all elements are inside the memory: along negative strides the
+    others lie before it."""
     offset: Expr = const(0)
     for d, s in zip(shape, strides, strict=True):
         step = as_int(s)
@@ -107,8 +109,8 @@ def default_offset(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
 
 
 def bind_views(tensors: Sequence[Tensor | None], arguments: Sequence[Any]) -> tuple[list[Any], Values]:
-    """The arguments of native code for those of the caller: the memory of a view for each tensor with strides, and the
-    values of all symbols in shapes, strides and offsets.
+    """The arguments to pass to native code for a caller's `arguments`: for each tensor with strides the memory of the
+    view that was passed. Also the values of all symbols in shapes, strides and offsets.
 
     Raises CallError where a view is not what its placeholder says.
     """
@@ -178,7 +180,8 @@ def _bind_strides(t: Tensor, view: Array, values: Values) -> None:
 
 
 def _memory(t: Tensor, view: Array, values: Values) -> Array:
-    """The memory of a view, as an array of one dimension."""
+    """The memory of the array `view` passed for tensor `t`, from the view's offset before its first element on, as an
+    array of one dimension."""
     where = f"parameter {t.name!r}"
     wanted = tuple(as_int(substitute(d, values)) for d in t.shape)
     if wanted != view.shape:
@@ -212,12 +215,12 @@ def _memory(t: Tensor, view: Array, values: Values) -> Array:
 
 
 def _start(view: Array) -> int:
-    """The address of the first element."""
+    """The address of a view's first element."""
     return int(view.__array_interface__["data"][0])
 
 
 def _owner_start(view: Array) -> int:
-    """The lowest address of the memory that a view is of."""
+    """The lowest address of the array that owns the memory of `view`."""
     owner = view
     while isinstance(owner.base, np.ndarray):
         owner = owner.base

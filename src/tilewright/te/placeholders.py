@@ -86,6 +86,7 @@ def _step(value: Any, name: str) -> Expr:
 
 
 def _is_own(place: Expr, steps: Sequence[Expr], extents: Sequence[Expr]) -> bool:
-    """Whether an offset is a symbol of its own, which calls compare with the strides."""
+    """Whether the offset `place` is a symbol that no stride or extent uses, so that each call reads its value off the
+    array."""
     used = {v for e in (*steps, *extents) for v in variables(e)}
     return isinstance(place, Var) and (place.lo or 0) >= 0 and place not in used

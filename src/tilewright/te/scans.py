@@ -25,8 +25,8 @@ from tilewright.te.tensors import ComputeOp, IterVar, Tensor
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ScanOp:
-    """One recurrence. `steps` are the stages of one step, producers first, the updates among them; `start` is how many
-    rows the inits give."""
+    """One recurrence. `steps` are the stages of one step, producers first, the updates among them; `start` is the
+    number of rows that the inits give."""
 
     name: str
     shape: tuple[Expr, ...]
@@ -38,7 +38,7 @@ class ScanOp:
     line: str | None = None
 
     def __str__(self) -> str:
-        """The rows that it starts from and the stages of one step."""
+        """The recurrence as text: the rows that it starts from, and the stages of one step."""
         inits = ", ".join(t.name for t in self.inits)
         rows = f"{self.name}: rows 0..{self.start} are {inits}; each further one:"
         return "\n    ".join((rows, *(line for op in self.steps for line in str(op).splitlines())))
@@ -108,7 +108,8 @@ def _stage(t: Tensor) -> ComputeOp:
 
 
 def _check_kinds(name: str, line: str | None, init: Tensor, update: Tensor, state: Tensor) -> None:
-    """An init and an update that te.compute made, a state that te.placeholder made, of one type and shape."""
+    """Raise ExpressionError unless `init` and `update` were made by te.compute and `state` by te.placeholder, all of
+    one type and with shapes that fit."""
     if not isinstance(init.op, ComputeOp) or not isinstance(update.op, ComputeOp):
         raise ExpressionError(f"{name}: init and update are stages", expected="what te.compute gave", where=line)
     if state.op is not None or state.strides is not None:
@@ -126,7 +127,7 @@ def _check_kinds(name: str, line: str | None, init: Tensor, update: Tensor, stat
 
 
 def _steps(updates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[ComputeOp, ...]:
-    """The stages between the states and the updates, producers first."""
+    """The stages of one step: those through which the updates depend on the states, producers first."""
     reads: dict[ComputeOp, bool] = {}
     order: list[ComputeOp] = []
 

@@ -115,18 +115,19 @@ class IterVar:
 
 
 def _element(x: Any) -> Expr:
-    """The expression of an axis; a number unchanged, as it takes the type of the other operand."""
+    """The expression of an axis or element `x`; a number unchanged, as it takes the type of the other operand."""
     element: Expr = unwrapped(x) if isinstance(x, int | float | np.generic) else as_expr(unwrapped(x))
     return element
 
 
 def unwrapped(x: Any) -> Any:
-    """An axis as an expression; anything else as it is."""
+    """`x` as an expression if it is an axis, else `x` itself."""
     return x.as_expr() if isinstance(x, IterVar) else x
 
 
 def _text(body: Expr) -> str:
-    """An element as its writer wrote it; for a reduction of several values, its own value only."""
+    """The text of a stage's body as its writer wrote it; for a reduction of several values, only the text of its
+    own."""
     if not isinstance(body, Reduce):
         return readable(body)
     values = ", ".join(map(readable, body.values))
@@ -142,9 +143,10 @@ def _ranges(axes: Iterable[tuple[Var, Expr]]) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ComputeOp:
-    """One stage: `bodies[k]` at the axes' point is the k-th output's element. `line` is where its function stands.
+    """A stage: `bodies[k]` is the expression of an element of output k at the point of the axes. `line` is where its
+    function stands.
 
-    `intrinsic`: the one that computes it, over the axes from this number on.
+    `intrinsic`: (name, k) of the intrinsic that computes the stage, over the axes from number k on.
     """
 
     name: str
@@ -161,7 +163,8 @@ class ComputeOp:
         return tuple(body.dtype for body in self.bodies)
 
     def __str__(self) -> str:
-        """`C[i, j] = sum(A[i, k] * B[k, j] for k in 0..n) for i in 0..m, j in 0..n`, a line for each output."""
+        """The stage as text, a line for each output: `C[i, j] = sum(A[i, k] * B[k, j] for k in 0..n) for i in 0..m, j
+        in 0..n`."""
         place = f"[{', '.join(a.name for a in self.axis)}]"
         enclosing = f" for {_ranges((a.var, a.extent) for a in self.axis)}" if self.axis else ""
         names = [self.name] if len(self.bodies) == 1 else [f"{self.name}_{k}" for k in range(len(self.bodies))]
@@ -181,7 +184,8 @@ class ComputeOp:
 
 
 class _Whole:
-    """The stand-in for all elements of a tensor, which must be indexed before it can be computed with."""
+    """The base of tensors and slices, which refuses arithmetic: a tensor must be indexed before it can be computed
+    with."""
 
     __slots__ = ()
     __array_ufunc__ = None
@@ -222,7 +226,7 @@ class Tensor(_Whole):
     lanes: int = 1
 
     def __str__(self) -> str:
-        """`A: f32[n, 4]`, or `A: f32x4[n]`; `print(A.op)` shows how it is computed."""
+        """The tensor's name and type, `A: f32[n, 4]`, or `A: f32x4[n]`; `print(A.op)` shows how it is computed."""
         kind, shape = (f"{self.dtype}x{self.lanes}", self.shape[:-1]) if self.lanes > 1 else (self.dtype, self.shape)
         return f"{self.name}: {kind}[{', '.join(map(readable, shape))}]"
 
@@ -264,7 +268,7 @@ class Slices(_Whole):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OverSlices:
-    """The result of an intrinsic's call on slices: the body of a stage whose last axes are these."""
+    """The body of a stage that calls an intrinsic on slices; the stage's last axes are the intrinsic's."""
 
     intrinsic: str
     axis: tuple[IterVar, ...]
@@ -282,7 +286,7 @@ def _range(index: Any, extent: Expr) -> tuple[Expr, Expr | None]:
 
 
 def _index(value: Any) -> Expr:
-    """An index as i64; narrower integers are converted silently."""
+    """An index as an i64 expression; narrower integers are converted silently."""
     index = as_expr(unwrapped(value))
     if index.dtype is i64:
         return index
@@ -294,7 +298,7 @@ def _index(value: Any) -> Expr:
 
 
 def _extent(value: Any, what: str) -> Expr:
-    """An extent of a tensor or an axis."""
+    """The extent of a tensor or an axis as an expression. Raises ExpressionError if `value` is no extent."""
     extent = as_expr(unwrapped(value))
     number = as_int(extent)
     if extent.dtype is not i64 or (number is not None and not 0 <= number <= MAX_DIM):
@@ -312,12 +316,12 @@ def var(name: str, dtype: DType | str = i64, lo: int | None = 1, hi: int | None 
 
 
 def extents_of_shape(shape: Any, name: str) -> tuple[Expr, ...]:
-    """The extents of a tensor. Raises ExpressionError for what is none."""
+    """The extents of the tensor `name` as expressions. Raises ExpressionError if `shape` is no shape."""
     return tuple(_extent(d, f"shape of {name}") for d in _sizes(shape, name))
 
 
 def _sizes(shape: Any, name: str) -> tuple[Any, ...]:
-    """The extents of a shape; one number is a shape of one dimension."""
+    """The entries of `shape`; a single number is a shape of one dimension."""
     if isinstance(shape, int | Expr):
         return (shape,)
     if not isinstance(shape, Sequence) or isinstance(shape, str):
@@ -412,12 +416,12 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
 
 
 def new_axis(label: str, extent: Expr, kind: IterKind = "spatial") -> IterVar:
-    """An axis of its own, of a name that others may have as well."""
+    """A new axis called `label`, different from all other axes of this name."""
     return IterVar(Var(f"{label}.{next(_counter)}", axis=True), extent, kind, label)
 
 
 def _check_extents(axis: Sequence[IterVar], extents: Sequence[Expr], name: str, line: str | None) -> None:
-    """The axes of an intrinsic, or lanes, are the last dimensions of the stage."""
+    """Raise ExpressionError unless the axes of an intrinsic, or lanes, have the last extents of the stage."""
     if len(axis) != len(extents) or not all(prove_equal(a.extent, d) for a, d in zip(axis, extents, strict=True)):
         got = f"[{', '.join(readable(a.extent) for a in axis)}]"
         wanted = f"[{', '.join(map(readable, extents))}]"
@@ -425,13 +429,15 @@ def _check_extents(axis: Sequence[IterVar], extents: Sequence[Expr], name: str, 
 
 
 def _line_of(f: Callable[..., Any]) -> str | None:
-    """Where a function was written."""
+    """The file and line where the function `f` was written, as text; None if it is not known."""
     code = getattr(f, "__code__", None)
     return user_line() if code is None else file_line(code.co_filename, code.co_firstlineno)
 
 
 def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str, line: str | None) -> tuple[Expr, ...]:
-    """The bodies, with reduction axes whose extents use the stage's axes under a condition in a box."""
+    """The bodies, with reduction axes whose extents depend on the stage's axes replaced by longer ones under a
+    condition (`_box`). Raises ExpressionError if a reduction is only a part of a body, or if the bodies are not of one
+    reduction."""
     reductions = [b for b in bodies if isinstance(b, Reduce)]
     for body in bodies:
         if any(isinstance(node, Reduce) for e in body.children for node in walk_expr(e)):
@@ -449,7 +455,8 @@ def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str,
 
 
 def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tuple[tuple[tuple[Var, Expr], ...], Expr]:
-    """A reduction's axes with extents that no axis changes, and the condition that keeps it where it was asked for.
+    """The axes of the reduction `r` with extents that depend on no axis, and the condition that restricts them to the
+    original ones.
 
     sum of A[i, k] over k in 0..i + 1, i in 0..n   becomes   sum over k in 0..n where k < i + 1
     """
@@ -478,7 +485,7 @@ def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tup
 
 def formula(body: Expr) -> tuple[Expr, ...]:
     """The expressions of a reduction's combination and identity, which may read scalars, axes and tensors as a body
-    may; nothing of other bodies."""
+    may; an empty tuple for other bodies."""
     return (*body.reducer.result, *body.reducer.identity) if isinstance(body, Reduce) else ()
 
 
@@ -529,7 +536,7 @@ def labelled(element: Any, names: Sequence[str]) -> Any:
 
 
 def or_identity(body: Any) -> Any:
-    """A reduction, or its identity when it is over nothing: no step would run that could start it."""
+    """`body`, but the identity in place of a reduction over no elements: no step would run that could start it."""
     if isinstance(body, Reduce) and any(is_const(extent, 0) for _, extent in body.axes):
         return body.reducer.identity[body.index]
     return body
