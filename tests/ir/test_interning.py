@@ -39,5 +39,5 @@ def test_threads_get_one_object() -> None:
 
 def test_references_share_one_callback() -> None:
     held = [Var(f"referred{k}") for k in range(2)]
-    callbacks = [r.__callback__ for r in interning._table.values() if r() in held]
+    callbacks = [r.__callback__ for r in interning._table.values() if any(r() is v for v in held)]
     assert len(callbacks) == 2 and callbacks[0] is callbacks[1]
