@@ -46,9 +46,9 @@ SCHEDULE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`run` or `prepare`, compiled: the calls of its kernels in order, between marks where regions begin and end, and
-    where the values stand that have no memory of their own; the nodes that make those parameters of `run` that it got
-    by being compiled (`transform/graph/constant_operands.py`)."""
+    """`run` or `prepare` of a program after compilation: the calls of its kernels in order, between marks where regions
+    begin and end, and where the values are that have no memory of their own. For `run` also the nodes that compute
+    those of its parameters that it got by being compiled (`transform/graph/constant_operands.py`)."""
 
     graph: Graph
     calls: tuple[Call, ...]
@@ -57,7 +57,7 @@ class Part:
 
     @property
     def kernels(self) -> tuple[KernelCall, ...]:
-        """A call of each distinct kernel."""
+        """The first call of each distinct kernel."""
         first: dict[str, KernelCall] = {}
         for call in self.calls:
             if isinstance(call, KernelCall):

@@ -110,8 +110,8 @@ LLVM's thread has the second one, so that a copy must save more."""
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for a kernel: its name in the cache, a digest of all that it depends on, the unscheduled function, the
-    weights that it prefetches, and the machine."""
+    """A request for a compiled kernel: its name in the cache, a digest of all that it depends on, the unscheduled
+    function, the weights that it prefetches, and the machine."""
 
     name: str
     func: PrimFunc
@@ -310,7 +310,7 @@ def _encode(
 
 
 def _entry(header: bytes, code: bytes) -> bytes:
-    """The cache entry for a kernel, from its header and its code."""
+    """The cache entry of a kernel, made of its header and its code."""
     return struct.pack("<I", len(header)) + header + code
 
 
@@ -343,7 +343,7 @@ def _decode(
 
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:
-    """A size written as text over canonical names, in this function's symbols."""
+    """The size that `text` states in canonical names, as an expression of this function's symbols."""
     from tilewright.ir.parser import parse_expr  # which kernels that are compiled do without
 
     canonical = {v.renamed(name): v for name, v in names.items()}
@@ -363,7 +363,8 @@ def with_outputs_noted(call: KernelCall, past_caches: Set[Value]) -> KernelCall:
 
 
 def with_prefetch(call: KernelCall, part: tuple[Value, WeightPrefetch] | None) -> KernelCall:
-    """The call with one argument more, a weight of a later kernel, of which it prefetches a part; None: as it is."""
+    """`call` with one more argument, a weight of a later kernel, of which the kernel prefetches a part; unchanged if
+    `part` is None."""
     if part is None:
         return call
     weight, prefetch = part

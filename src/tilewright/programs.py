@@ -40,7 +40,7 @@ OWN_TEXTS = ("graph", "sizes")
 """The texts that are stored in the entry itself."""
 
 TRACES = 8
-"""The number of record answer sets that are kept for one graph."""
+"""The number of traces, sets of answers of records, that are kept for one graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class ProgramCache:
         return Program(manifest, blobs, {}, {**texts, "graph": graph, "sizes": sizes})
 
     def put(self, program: Program) -> None:
-        """Keep a program, without its weights."""
+        """Store a program in the cache, without its weights."""
         context = current()
         answers = {} if context is None else context.asked
         texts = {"manifest": program.manifest.to_json(), **{name: _shown(program, name) for name in OWN_TEXTS}}

@@ -26,16 +26,16 @@ from tilewright.support.errors import Problems, UnsupportedError
 ALIGNMENT = 64
 """The alignment in bytes of the caller's memory blocks, other than inputs and outputs."""
 MAX_BYTES = 1 << 40
-"""The most bytes of any block of the caller's memory."""
+"""The largest size in bytes of a block of the caller's memory."""
 MAX_EXTENT = (1 << 31) - 1
-"""The upper bound of a symbol that states none."""
+"""The upper bound that is assumed for a symbol that states none."""
 HEADER = 64
-"""Bytes of the header before the packed weights, and before the caches of a state."""
+"""The size in bytes of the header before the packed weights, and before the caches of a state."""
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An input, an output or a cache.
+    """An input, an output or a cache, as callers see it.
 
     Args:
         name: as the model calls it.
@@ -58,13 +58,13 @@ class Array:
 
     @property
     def is_open(self) -> bool:
-        """Whether its size depends on a symbolic dimension."""
+        """Whether the array's size depends on a symbolic dimension."""
         return any(isinstance(d, str) for d in self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A raw weight and its offset in the weights."""
+    """A raw weight, with its offset in the file of weights."""
 
     spec: ParamSpec
     identifier: str
@@ -73,7 +73,7 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A dimension that a call passes."""
+    """A symbolic dimension whose value each call passes."""
 
     spec: SymbolSpec
     identifier: str
@@ -95,7 +95,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """The offsets of the parts of a call's memory."""
+    """The layout of the memory of a call: the offsets of its parts."""
 
     offsets: tuple[int, ...]
     slots: int
@@ -207,7 +207,8 @@ def binding_of(
 
 
 def _bounds(m: Manifest, rows: int | None) -> list[int]:
-    """The greatest value of each symbol."""
+    """The greatest value of each symbol of a program. Raises UnsupportedError, which lists all that keeps it from being
+    bundled."""
     problems = Problems()
     if m.ragged is not None:
         problems.add(UnsupportedError("programs on ragged batches cannot be bundled yet", where=m.name))
@@ -233,7 +234,7 @@ def _bounds(m: Manifest, rows: int | None) -> list[int]:
 
 
 def _symbol(m: Manifest, name: str) -> int:
-    """The index of the symbol that is the first dimension of an input."""
+    """The index of the symbol that is the first dimension of the input `name`."""
     first = next(i.shape[0] for i in m.inputs if i.name == name)
     return next(k for k, s in enumerate(m.symbols) if s.name == first)
 

@@ -12,7 +12,8 @@ from tilewright.ir.dtype import bf16, f16
 
 
 def numbers(binding: Binding) -> dict[str, int]:
-    """The numbers that a caller must know, by the names that they have in all languages after the program's own."""
+    """The constants that a caller must know, by the end of their names, which all languages put after the program's
+    own."""
     result = {
         "ALIGNMENT": ALIGNMENT,
         "WEIGHTS_BYTES": binding.weight_bytes,
@@ -33,12 +34,12 @@ def numbers(binding: Binding) -> dict[str, int]:
 
 
 def offsets(binding: Binding) -> dict[str, int]:
-    """Where each raw weight begins in the weights, by the upper-case names of weights."""
+    """The offset of each raw weight in the file of weights, by the upper-case name of the weight."""
     return {f"AT_{w.identifier}": w.offset for w in binding.weights}
 
 
 def abouts(binding: Binding) -> list[str]:
-    """A description of each raw weight."""
+    """A description of each raw weight in words: its type and name."""
     return [f"{w.spec.dtype}[{', '.join(map(str, w.spec.shape))}] {_one_line(w.spec.name)}" for w in binding.weights]
 
 
@@ -53,12 +54,12 @@ def arguments(binding: Binding) -> list[str]:
 
 
 def c_type(array: Array) -> str:
-    """The C type of an element."""
+    """The C type of an element of an array."""
     return MEMORY_TYPES[array.dtype.name]
 
 
 def about(array: Array, written: bool) -> str:
-    """A description of an argument, for comments."""
+    """A description of an array argument, for comments; `written`: it is an output."""
     shape = f"[{_one_line(', '.join(map(str, array.shape)))}]" if array.shape else ", a single number"
     bits = f", the bits of {array.dtype}" if array.dtype in (f16, bf16) or array.dtype.bits < 8 else ""
     label = "" if array.identifier == array.name else f' ("{_one_line(array.name)}")'
@@ -73,7 +74,7 @@ def about_size(size: Size) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A name as a comment may hold it."""
+    """`text` with all characters replaced that would end a comment or its line."""
     return "".join(c if c.isprintable() and c not in '*\\"' else "_" for c in text)
 
 
@@ -166,7 +167,7 @@ def example(binding: Binding, embedded: bool) -> str:
 
 
 def _files(name: str, embedded: bool) -> list[str]:
-    """Functions of the example that read and write files."""
+    """The lines of the example's functions that read and write files."""
     read = [
         "",
         "static int bytes_of(const char *path, void *memory, size_t count) {",
@@ -214,5 +215,5 @@ target_link_libraries({n} INTERFACE {" ".join(link)})
 
 
 def objects_of(files: str) -> list[str]:
-    """Paths of objects in the form that CMake takes."""
+    """The paths of objects, joined by ";", in the form that CMake takes."""
     return [f'"{f}"' for f in files.split(";")]

@@ -91,7 +91,8 @@ def _arrays(binding: Binding) -> tuple[Array, ...]:
 
 
 def elements(binding: Binding, array: Array) -> str:
-    """How many elements an array has, in terms of a call's dimensions where these say it, else the most."""
+    """The number of elements of an array as an expression of a call's dimensions; where these do not determine it, its
+    largest value."""
     known = {s.spec.name: s.identifier for s in binding.sizes}
     if all(isinstance(d, int) or d in known for d in array.shape) and array.is_open:
         return " * ".join(str(d) if isinstance(d, int) else known[d] for d in array.shape)

@@ -28,7 +28,8 @@ STATUS = {
 
 
 def glue(binding: Binding, triple: str, pointer: int) -> str:
-    """The text of a module with both functions, and what the program's objects need of a runtime.
+    """The LLVM text of a module with `NAME_prepare`, `NAME_run`, and the functions of a runtime that the program's
+    objects call.
 
     Args:
         pointer: bytes of an address.
@@ -44,7 +45,7 @@ def glue(binding: Binding, triple: str, pointer: int) -> str:
 
 
 def parameters(binding: Binding) -> list[tuple[str, str]]:
-    """The parameters of `NAME_run`: kinds and identifiers."""
+    """The parameters of `NAME_run` as (LLVM type, identifier)."""
     result = [(PTR, "constants"), (PTR, "activations")]
     result += [(PTR, "state")] if binding.state is not None else []
     result += [(I64, s.identifier) for s in binding.sizes]
@@ -53,7 +54,7 @@ def parameters(binding: Binding) -> list[tuple[str, str]]:
 
 
 class _Slots:
-    """Writes a table of slot addresses."""
+    """Writes the table with the address of each slot that the entry `tw_run` or `tw_prepare` reads."""
 
     def __init__(self, f: Function, table: Value, pointer: int) -> None:
         self.f, self.table, self.pointer = f, table, pointer
@@ -142,7 +143,8 @@ def _run(m: Module, binding: Binding, pointer: int) -> None:
 
 
 def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
-    """Write down the dimensions of a call; return an error if one is out of range or makes a block too large."""
+    """Emit code that writes the dimensions of a call to memory, and returns an error code if one is out of range or
+    makes a block of memory too large."""
     manifest = binding.manifest
     for size in binding.sizes:
         value = arguments[size.identifier]
@@ -174,7 +176,7 @@ def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Val
 
 
 def _rows(f: Function, binding: Binding, arguments: dict[str, Value]) -> Value:
-    """The number of rows that a call appends to the state."""
+    """Emit the computation of the number of rows that a call appends to the state."""
     assert binding.manifest.state is not None
     values: dict[str, Value] = {}
     for size in binding.sizes:
@@ -206,7 +208,7 @@ def _fill(f: Function, binding: Binding, arguments: dict[str, Value], slots: _Sl
 
 
 def _finish(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
-    """Return the extents that data has decided, and update the number of rows of the state."""
+    """Emit code that passes the extents decided by data to the caller, and updates the number of rows of the state."""
     manifest, places = binding.manifest, binding.activations
     result = arguments["activations"] + places.extents
     for k in range(len(binding.extents)):

@@ -45,7 +45,7 @@ MATH = (
 
 
 def array_type(array: Array) -> str:
-    """The typed array of an argument."""
+    """The JavaScript class of typed arrays for an argument."""
     return _ARRAYS[MEMORY_TYPES[array.dtype.name]]
 
 
@@ -132,7 +132,7 @@ _CLOSE = """\
 
 
 def _memory(binding: Binding, embedded: bool) -> dict[str, int]:
-    """The blocks of memory that JavaScript places, and their bytes."""
+    """The blocks of memory that JavaScript places: the size in bytes of each, by name."""
     parts = {"weights": 0 if embedded else binding.weight_bytes, "constants": binding.constant_bytes}
     parts |= {"workspace": binding.workspace_bytes, "activations": binding.activations.nbytes}
     parts |= {} if binding.state is None else {"state": binding.state.nbytes}
@@ -141,7 +141,7 @@ def _memory(binding: Binding, embedded: bool) -> dict[str, int]:
 
 
 def _load(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> str:
-    """The text of `load`."""
+    """The JavaScript text of the function `load`."""
     n = binding.name
     imports = {name: MATH[name] for name in needs}
     update = "undefined" if embedded else f"files.weights ?? (await fetched('{n}.weights'))"

@@ -76,7 +76,7 @@ def bundle(
 
 
 def _native(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:
-    """An object, and texts in one language."""
+    """The files of a bundle for C, C++ or Rust: an object, and the texts in one language."""
     name, embed = binding.name, embedded is not None
     constants = {} if embedded is None else {f"{name}_weights": embedded}
     joined = join(_objects(program, binding, target), [*_functions(binding), *constants], constants)
@@ -96,7 +96,7 @@ def _native(program: Program, binding: Binding, target: Target, embedded: bytes 
 
 
 def _web(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:
-    """A module of WebAssembly, and JavaScript."""
+    """The files of a bundle for the web: a WebAssembly module, and JavaScript."""
     objects = _objects(program, binding, target)
     objects["support"] = compile_llvm(web.support(target.triple), target, opt=1)
     name = binding.name
@@ -121,12 +121,12 @@ def _check_needs(needs: Iterable[str], allowed: Collection[str], name: str) -> N
 
 
 def _functions(binding: Binding) -> list[str]:
-    """The functions that a bundle exports."""
+    """The names of the functions that a bundle exports."""
     return [f"{binding.name}_prepare", f"{binding.name}_run"]
 
 
 def _texts(binding: Binding, lang: str, embed: bool) -> dict[str, str]:
-    """The files that are written for one language."""
+    """The texts of a bundle in the language `lang`, by file name."""
     match lang:
         case "cpp":
             return {f"{binding.name}.hpp": cpp.header(binding), "main.cpp": cpp.example(binding, embed)}
@@ -158,7 +158,7 @@ def _text(program: Program, name: str) -> str | None:
 
 
 def raw_weights(program: Program, binding: Binding) -> bytes:
-    """The raw weights, each at its offset."""
+    """The content of the file of weights: the raw weights, each at its offset."""
     data = bytearray(binding.weight_bytes)
     for w in binding.weights:
         content = _dense(program.weights[w.spec.name]).tobytes()
@@ -173,7 +173,7 @@ def _dense(array: Any) -> np.ndarray[Any, Any]:
 
 
 def _objects(program: Program, binding: Binding, target: Target) -> dict[str, bytes]:
-    """The program's objects and that of the functions around them."""
+    """The program's objects, and the object of the functions that callers call."""
     own = compile_llvm(glue(binding, target.triple, address_bytes(target.triple)), target, opt=1)
     return with_float16_conversions({**program.objects, "glue": own}, target)
 

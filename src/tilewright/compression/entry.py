@@ -37,15 +37,15 @@ from tilewright.support.progress import tell
 from tilewright.targets.target import Target
 
 MIN_ZEROS = 0.5
-"""The share of zeros in a weight from which on products that skip zeros are tried."""
+"""The least share of zeros in a weight for which products that skip zeros are tried."""
 MIN_SIZE = 64
-"""Weights with fewer elements than this are not compressed."""
+"""The least number of elements of a weight that is compressed."""
 
 AUTO = tuple(
     Recipe(prune=share, stages=stages, values=values, epochs=30)
     for share, stages, values in ((0.95, 6, 8), (0.9, 4, 16), (0.8, 3, 16), (0.6, 2, 16), (0.3, 1, 32), (0.0, 1, 64))
 )
-"""The changes that are tried without a recipe, in this order, until the metric holds."""
+"""The recipes that are tried if the caller gives none, in this order, until the metric holds."""
 
 
 class CompressedModel(Model):
@@ -150,7 +150,7 @@ def _checked(labels: Sequence[Any] | None, feeds: Sequence[Feed], recipes: Seque
 
 
 def _sizes(graph: Graph, maker: Maker, feed: Feed) -> dict[Var, Expr]:
-    """The values of a graph's symbols in a call."""
+    """The value of each symbol of a graph in a call with the inputs `feed`."""
     return {
         d: const(n)
         for value in graph.inputs
@@ -172,7 +172,7 @@ def _row(name: str, array: Any) -> WeightRow:
 
 @dataclass(slots=True)
 class _Work:
-    """Recipes applied to one model."""
+    """Applies recipes to one model."""
 
     maker: Maker
     feeds: Sequence[Feed]
@@ -229,7 +229,7 @@ class _Work:
     def follower(
         self, recipe: Recipe, factors: Mapping[str, Factors], weights: dict[str, Any], names: Sequence[str]
     ) -> Follower:
-        """The training of a recipe, on the samples for it whose shapes are the first one's."""
+        """The training of a recipe, on those of its samples whose shapes are the first sample's."""
         whole = self.maker.read.graph
         static = with_symbols(whole, _sizes(whole, self.maker, self.feeds[0]))
         graph, _ = factored(static, weights, factors)

@@ -28,9 +28,9 @@ Array = np.ndarray[Any, Any]
 Method = Literal["tucker", "cp", "none"]
 
 WORTH = 0.7
-"""Factors are used only if they have fewer elements than this share of the weight's."""
+"""The largest number of elements of factors, relative to that of their weight, with which they replace it."""
 SWEEPS = 40
-"""The most sweeps of alternating least squares."""
+"""The largest number of sweeps of alternating least squares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ Factors = tuple[Factor, ...]
 
 
 def low_rank(weight: Array, energy: float) -> tuple[Array, Array] | None:
-    """Factors u[m, r], v[r, n] of a matrix with this share of its squared singular values; None where they are not
-    worth it, or where it holds numbers that are not finite."""
+    """Factors u[m, r], v[r, n] of a matrix that keep the share `energy` of its squared singular values; None if they
+    are not small enough, or if the matrix holds numbers that are not finite."""
     m, n = weight.shape
     if not np.isfinite(weight).all():
         return None
@@ -68,8 +68,9 @@ def low_rank(weight: Array, energy: float) -> tuple[Array, Array] | None:
 
 
 def tucker(weight: Array, energy: float) -> Factors | None:
-    """A convolution's weight [f, c, ...] as three convolutions: 1x1 to fewer channels, the whole window, and 1x1 to all
-    filters. Each of the two unfoldings keeps this share of its squared singular values. None if not worth it."""
+    """The weight [f, c, ...] of a convolution as three convolutions: 1x1 to fewer channels, the whole window, and 1x1
+    to all filters. Each of the two unfoldings keeps the share `energy` of its squared singular values. None if they are
+    not small enough."""
     f, c, *window = weight.shape
     if not np.isfinite(weight).all() or weight.size == 0:
         return None
@@ -91,9 +92,9 @@ def tucker(weight: Array, energy: float) -> Factors | None:
 
 
 def cp(weight: Array, energy: float) -> Factors | None:
-    """A convolution's weight [f, c, ...] as one of 1x1 to r channels, one along each spatial dimension for each channel
-    by itself, and one of 1x1 to all filters, with the least r of a few that keeps this share of the sum of squares.
-    None where that is not worth it."""
+    """The weight [f, c, ...] of a convolution as one of 1x1 to r channels, one along each spatial dimension for each
+    channel by itself, and one of 1x1 to all filters, with the least r of a few that keeps the share `energy` of the sum
+    of squares. None if they are not small enough."""
     f, c, *window = weight.shape
     if not np.isfinite(weight).all() or prod(window) == 1 or not weight.any():
         return tucker(weight, energy)
@@ -123,22 +124,25 @@ METHODS: dict[str, Callable[[Array, float], Factors | None]] = {"tucker": tucker
 
 
 def _rank(sizes: Array, energy: float) -> int:
-    """The least number of singular values that have this share of the sum of all squares."""
+    """The least number of the singular values `sizes` whose squares are the share `energy` of the sum of all
+    squares."""
     total = np.cumsum(sizes**2)
     rank = int(np.searchsorted(total, energy * total[-1])) + 1 if total[-1] > 0 else 1
     return min(rank, len(sizes))
 
 
 def _basis(whole: Array, axis: int, energy: float) -> Array:
-    """The singular vectors of an unfolding along an axis that keep a share of its energy, [extent, rank]."""
+    """The singular vectors of the unfolding of `whole` along `axis` that keep the share `energy` of its squares,
+    [extent, rank]."""
     left, sizes, _ = np.linalg.svd(np.moveaxis(whole, axis, 0).reshape(whole.shape[axis], -1), full_matrices=False)
     basis: Array = left[:, : _rank(sizes, energy)]
     return basis
 
 
 def _alternating(weight: Array, rank: int, energy: float) -> list[Array] | None:
-    """Factors [extent, rank] of each dimension whose products' sum keeps this share of the sum of squares; None where
-    some sweeps do not get there. They begin with singular vectors, and with fixed random numbers beyond those."""
+    """Factors [extent, rank] of each dimension whose products' sum keeps the share `energy` of the weight's sum of
+    squares; None if the sweeps do not get there. They begin with singular vectors, and with fixed random numbers beyond
+    those."""
     whole = weight.astype(np.float64)
     total = float(np.sum(whole**2))
     rng = np.random.default_rng(rank)
@@ -164,7 +168,7 @@ def _alternating(weight: Array, rank: int, energy: float) -> list[Array] | None:
 
 
 def _rows(a: Array, b: Array) -> Array:
-    """The products of all rows of two factors, [rows of a * rows of b, rank] (Khatri and Rao)."""
+    """The products of each row of `a` with each row of `b`, [rows of a * rows of b, rank] (Khatri and Rao)."""
     products: Array = (a[:, None] * b[None]).reshape(-1, a.shape[1])
     return products
 
@@ -233,7 +237,7 @@ def factored(graph: Graph, weights: Mapping[str, Any], factors: Mapping[str, Fac
 
 
 def _multiply(builder: GraphBuilder, node: Node, pair: list[Value]) -> None:
-    """Emit a product by two factors, one after the other."""
+    """Emit the product `node` as two products, by the factors `pair`."""
     attrs, (u, v) = node.of(MatmulAttrs), pair
     first, second = (v, u) if attrs.transpose_b else (u, v)
     x = ops.emit1(builder, "matmul", node.inputs[0], first, name=f"{node.output.name}_low", attrs=attrs)
@@ -241,7 +245,7 @@ def _multiply(builder: GraphBuilder, node: Node, pair: list[Value]) -> None:
 
 
 def _convolve(builder: GraphBuilder, node: Node, parts: list[Value], factors: Factors) -> None:
-    """Emit convolutions by factors, one after another."""
+    """Emit the convolution `node` as one convolution for each factor, one after another."""
     attrs, x = node.of(ConvAttrs), node.inputs[0]
     rank = len(attrs.strides)
 

@@ -116,7 +116,7 @@ _TABLES: dict[str, dict[str, str]] = {
 
 
 def read(source: Recipe | Mapping[str, Any] | str | Path) -> Recipe:
-    """A recipe, from itself, from tables of a file, or from the path of a TOML file.
+    """A recipe as it is, or read from tables or from the path of a TOML file.
 
     Raises CallError naming each unknown table or key, and each invalid value.
     """

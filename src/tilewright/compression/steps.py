@@ -14,13 +14,13 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 ROUNDS = 30
-"""The most rounds of k-means."""
+"""The largest number of rounds of k-means."""
 
 
 def pruning_mask(weight: Array, share: float, block: tuple[int, int]) -> Array:
-    """1 for elements that stay and 0 for others, f32 of the weight's shape: this share of the blocks, those whose
-    magnitudes have the least sums, become 0. Blocks lie in the weight as a matrix: its first dimension by all others;
-    those at its end may be smaller."""
+    """The mask of a pruned weight, f32 of its shape: 0 for the share `share` of its blocks, those with the least sums
+    of magnitudes, and 1 for the others. Blocks lie in the weight as a matrix: its first dimension by all others; those
+    at its end may be smaller."""
     return mask_of(np.abs(weight), share, block)
 
 

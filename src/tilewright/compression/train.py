@@ -34,8 +34,8 @@ Batch = tuple[Feed, Mapping[str, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """An optimiser that subtracts gradients from the parameters. Its state is that of Adam, because all parameter
-    groups of a step have the same state, and is never changed."""
+    """An optimiser that subtracts gradients from the parameters. It has the state of Adam, which it never changes,
+    because all parameter groups of a step have the same state."""
 
     lr: float = 1.0
 
@@ -142,7 +142,8 @@ class Follower:
 
 
 def _one_hot(labels: Any, shape: tuple[int, ...]) -> Any:
-    """Classes as rows of 0 and 1, f32 of an output's shape. Raises CallError where they are none of its classes."""
+    """Classes as rows with a 1 at the class and 0 elsewhere, f32 of the shape of an output. Raises CallError if one is
+    none of its classes."""
     array = np.asarray(labels)
     expected = f"whole numbers from 0 to {shape[-1] - 1}, shaped {list(shape[:-1])}"
     if array.shape != shape[:-1] or array.dtype.kind not in "iu":

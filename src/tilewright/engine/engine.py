@@ -32,7 +32,8 @@ from tilewright.support.errors import EngineError
 
 Array = np.ndarray[Any, Any]
 Target = Variable | Array
-"""An object that operations read and write: a variable, or an array, which stands for the variable of its memory."""
+"""The type of what operations name as read or written: a variable, or an array, which stands for the variable of its
+memory."""
 
 
 class Random(Variable):
@@ -183,7 +184,7 @@ class Engine:
             return variable
 
     _sweep_at = 64
-    """The number of entries of `_memory` at which those of arrays that no longer exist are removed."""
+    """The number of entries of `_memory` at which entries of arrays that no longer exist are removed."""
 
     def delete(self, target: Target) -> Operation:
         """Delete a variable by a write, after which no pushed operation may name it. Its array, if it has one, is not
@@ -291,7 +292,7 @@ class Engine:
 
 
 class _Held:
-    """An operation's function that does nothing but keep an array alive until it has been called."""
+    """The function of an operation that does nothing but keep an array alive until then."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -301,7 +302,7 @@ class _Held:
 
 
 class _Native:
-    """Calls a native function from Python, in engines without native workers."""
+    """A Python function that calls a native one, for engines without native workers."""
 
     def __init__(self, address: int, argument: int, keep: Any, explain: Callable[[int], BaseException] | None) -> None:
         self._address, self._argument, self._keep, self._explain = address, argument, keep, explain

@@ -14,15 +14,15 @@ _END = object()
 
 
 def loading(batches: Iterable[T], buffered: int = 2, engine: Engine | None = None) -> Iterator[T]:
-    """Batches in their order, up to `buffered` of them made before they are asked for, one at a time.
+    """Yield the batches in their order, of which up to `buffered` are made in advance, one at a time.
 
         for x, y in tw.engine.loading(read(files)):
             step(x, y)
 
     Args:
-        engine: whose workers make them; None: a worker of its own, which ends with the batches.
+        engine: the engine whose workers make them; None: a worker of its own, which ends with the batches.
 
-    An exception of the batches' own is raised where its batch would come.
+    An exception of the iterator `batches` is raised where its batch would come.
     """
     source, state = iter(batches), Variable("batches")
     owned = engine is None

@@ -48,7 +48,8 @@ _READ_AT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """The linked functions; addresses and counts are integers. `push` and `drop` keep the interpreter's lock."""
+    """The functions of the linked native core; addresses and counts are integers. `push` and `drop` keep the
+    interpreter's lock."""
 
     push: Callable[[int, bytes], int]
     work: Callable[[int, int, int, int, int, int], int]
@@ -64,7 +65,8 @@ class Code:
 
 @cache
 def code() -> Code:
-    """The linked code; it is never unloaded, as threads may be in it while the interpreter ends."""
+    """The native core's functions, linked once. They are never unloaded, as threads may be in them while the
+    interpreter ends."""
     exports = [*(f"tw_engine_{name}" for name in EXPORTS), "tw_nothing", "tw_model"]
     library = Library({"engine": compile_text(engine_text)}, exports)
     library.keep_forever()
@@ -304,7 +306,8 @@ class Native:
         return self._failures.get(number) or _returned(number, word & ((1 << STATUS_BITS) - 1))
 
     def _forget_failures(self) -> None:
-        """Drop exceptions that neither a variable nor an operation carries that may pass them on."""
+        """Drop stored exceptions that no longer can be raised: no variable carries them, and no operation that might
+        pass them on."""
         at = VARIABLE.failure
         carried = {_WORD.from_address(place + at).value for place in list(self._places)}
         needed = {(word >> STATUS_BITS) - 1 for word in carried}
@@ -325,7 +328,7 @@ class Native:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def wait(self, operation: Operation | None, timeout: float | None) -> bool:
-        """Wait for an operation, or for all, and say whether it has ended."""
+        """Wait for `operation`, or for all if it is None, at most `timeout` seconds; returns whether it has ended."""
         handle = None if operation is None else operation._record
         address = handle.address if isinstance(handle, Handle) else 0
         until = None if timeout is None else monotonic() + timeout

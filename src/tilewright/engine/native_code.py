@@ -19,33 +19,36 @@ from tilewright.runtime.threads import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, f
 
 ENGINE = Struct("lock", "pushed", "free*", "finished*", "heap*", "count", "room", "recording")
 SIGNALS = Struct("bell", "asleep", "ended", "stop", "heard", "waiters", "all", offset=128)
-"""`bell` is rung (changed) for workers that sleep, of which there are `asleep`, `heard` for the `waiters` for an
-operation and those for `all`; `ended` is how many operations have."""
+"""The layout of the words by which threads wake each other. `bell` is changed for workers that sleep, of which there
+are `asleep`, `heard` for the `waiters` for an operation and those for `all`; `ended` is the number of operations that
+have."""
 ENGINE_SIZE = 256
 
 VARIABLE = Struct("head*", "tail*", "readers", "writing", "version", "failure", "deleted")
-"""`head` and `tail` are the entries that wait, `failure` is the failure that the variable carries."""
+"""The layout of a variable: `head` and `tail` are those of its queue of waiting entries, `failure` is the failure that
+the variable carries."""
 VARIABLE_SIZE = 64
 
 OPERATION = Struct(
     "function*", "argument*", "token", "priority", "clears", "reads", "writes",
     "number", "waiting", "failure", "done", "begin", "end", "worker", "next*", "room",
 )  # fmt: skip
-"""The record of an operation. `token` is Python's reference to it; a record without one is freed when the operation has
-ended. After the record come `room` entries for its variables, those that it only reads first."""
+"""The layout of the record of an operation. `token` is Python's reference to it; a record without one is freed when the
+operation has ended. After the record come `room` entries for its variables, those that it only reads first."""
 ENTRY = Struct("variable*", "next*", "operation*", "writes")
 REQUEST = Struct("function", "argument", "token", "priority", "clears", "reads", "writes", "deletes*")
-"""An operation that is pushed. The addresses of its variables follow, each once, those that it reads first; `deletes`
-is the address of one to be deleted, or 0."""
+"""The layout of an operation to be pushed. The addresses of its variables follow, each once, those that it reads first;
+`deletes` is the address of one to be deleted, or 0."""
 
 NO_MEMORY, CLOSED, DELETED = 0, 1, 2
-"""Results of `tw_engine_push` that are not an address."""
+"""The results of `tw_engine_push` that are not an address but a reason why there is none."""
 SMALL = 8
-"""Operations with at most this many variables have their memory reused by later ones."""
+"""The largest number of variables of operations whose memory later ones reuse."""
 LOOKS = 100
-"""How often a thread looks at a word before it sleeps: some microseconds."""
+"""The number of times that a thread looks at a word before it sleeps: some microseconds."""
 STATUS_BITS = 16
-"""A failure is the number of the operation that failed, plus one, times 2 to this power, plus its status."""
+"""The number of low bits of a failure that hold its status; above them is the number of the operation that failed, plus
+one."""
 
 
 @contextmanager
@@ -56,7 +59,8 @@ def _locked(f: Function, engine: Value) -> Iterator[None]:
 
 
 def _lock(m: Module) -> None:
-    """Define a lock as a word: 0 free, 1 locked, 2 locked with sleeping threads (Drepper, Futexes Are Tricky)."""
+    """Define the functions of a lock, a word: 0 free, 1 locked, 2 locked with sleeping threads (Drepper, Futexes Are
+    Tricky)."""
     with m.function("tw_engine_lock", VOID, [("engine", PTR)], local=True) as (f, (word,)):
         with f.each(LOOKS), f.when(f.load(I32, word, order="monotonic").eq(0)):
             with f.when(f.swap_if(word, 0, 1, I32)):
@@ -73,14 +77,16 @@ def _lock(m: Module) -> None:
 
 
 def _each_entry(f: Function, operation: Value) -> Iterator[tuple[Value, Value, Value]]:
-    """Write a loop over the entries of an operation, once: an entry, its variable, and whether it writes that."""
+    """Within the context, write the body of a loop over the entries of an operation; yields an entry, its variable, and
+    whether the operation writes that."""
     with f.each(operation[OPERATION.reads] + operation[OPERATION.writes]) as k:
         entry = operation + (k * ENTRY.size + OPERATION.size)
         yield entry, entry[ENTRY.variable], entry[ENTRY.writes].ne(0)
 
 
 def _queues(m: Module) -> None:
-    """Define `enter` and `leave` of `queues.py`. The operations that become ready are a list linked by `next`."""
+    """Define `enter` and `leave` of `queues.py` in native code. Operations that become ready form a list linked by
+    `next`."""
     with m.function("tw_enter", I64, [("operation", PTR)]) as (f, (operation,)):
         waiting = f.var(I64, 0)
         for entry, variable, writes in _each_entry(f, operation):
@@ -146,7 +152,8 @@ def _grant(f: Function, variable: Value, writes: Value) -> None:
 
 
 def _heap(m: Module) -> None:
-    """Define the heap of ready operations: the highest priority first, among equal ones the earliest push."""
+    """Define the functions of the heap of ready operations: the highest priority comes first, among equal ones the
+    earliest push."""
     with m.function("tw_before", I1, [("a", PTR), ("b", PTR)], local=True) as (f, (a, b)):
         mine, theirs = (o[OPERATION.priority] for o in (a, b))
         with f.when(mine.ne(theirs)):
@@ -189,7 +196,7 @@ def _heap(m: Module) -> None:
 
 
 def _memory(m: Module) -> None:
-    """Define the allocation of heap entries and of operations' memory, and its release."""
+    """Define the functions that allocate and release heap entries and the memory of operations."""
     with m.function("tw_room", I64, [("engine", PTR)], local=True) as (f, (engine,)):
         live = engine[ENGINE.pushed] - engine[SIGNALS.ended]
         room = engine[ENGINE.room]

@@ -36,7 +36,7 @@ class Record(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended; if it has, the operation's own attributes say so."""
+        """Whether the operation has ended; if so, the operation's own attributes have its result."""
         ...
 
 
@@ -72,7 +72,7 @@ class Variable:
 
     @property
     def idle(self) -> bool:
-        """Whether no operation uses it or waits for it."""
+        """Whether no operation uses the variable or waits for it."""
         return not (self._queue or self._readers or self._writing) if self._place is None else self._place.idle
 
     def __repr__(self) -> str:
@@ -149,14 +149,15 @@ class Operation:
         return self._failure if self.done else None
 
     def __lt__(self, other: Operation) -> bool:
-        """Whether it goes first of two that are ready: the higher priority, then the earlier push."""
+        """Whether this operation runs before `other` when both are ready: by higher priority, then earlier push."""
         if self.priority != other.priority:
             return self.priority > other.priority
         return self._number < other._number
 
     @property
     def inherited(self) -> BaseException | None:
-        """The failure that a variable of it carries, of several the first in the order of its arguments."""
+        """The failure that a variable of the operation carries, None if none does; of several the first in the order of
+        its arguments."""
         if self.clears:
             return None
         for variable in (*self.reads, *self.writes):
@@ -194,8 +195,8 @@ def enter(operation: Operation) -> bool:
 
 
 def leave(operation: Operation) -> list[Operation]:
-    """End an operation that was ready; returns those that become ready. Its failure is passed to the variables it
-    writes."""
+    """End an operation that was ready; returns the operations that become ready. Its failure is passed to the variables
+    that it writes."""
     ready: list[Operation] = []
     for v in operation.reads:
         v._readers -= 1

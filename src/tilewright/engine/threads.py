@@ -88,7 +88,7 @@ class Threads:
                 self._run(one, worker)
 
     def wait(self, operation: Operation | None, timeout: float | None) -> bool:
-        """Wait for an operation, or for all, and say whether it has ended."""
+        """Wait for `operation`, or for all if it is None, at most `timeout` seconds; returns whether it has ended."""
         if operation is None:
             with self._idle:
                 return self._idle.wait_for(lambda: self._left == self._pushed, timeout)

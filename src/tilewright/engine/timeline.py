@@ -24,7 +24,7 @@ class Ran:
 
 
 class Recording:
-    """Operations in the order in which they ended."""
+    """A record of the operations that workers ran, in the order in which they ended."""
 
     def __init__(self, workers: int, end: Callable[[], None]) -> None:
         self.workers = max(workers, 1)
@@ -60,8 +60,8 @@ class Recording:
         write_events(path, events)
 
     def __str__(self) -> str:
-        """A line for each worker with 64 columns of time; a column shows the first letter of the operation that was
-        running."""
+        """A picture as text: a line for each worker with 64 columns of time; a column has the first letter of the
+        operation that was running."""
         if not self.ran:
             return "nothing ran"
         origin, end = min(r.begin for r in self.ran), max(r.end for r in self.ran)

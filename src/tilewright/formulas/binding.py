@@ -19,12 +19,12 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError, Problems
 
 MAX_ELEMENTS = 1 << 40
-"""The largest number of elements of a result: a size beyond any use."""
+"""The number of elements of a result at which a program is refused: more than any use needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A nest with the range of each of its indices and the type of its result."""
+    """A nest of loops with the range of each of its indices and the type of its result."""
 
     nest: Nest
     extents: Mapping[str, Extent]
@@ -33,8 +33,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Nests whose inputs have types. `sizes` gives the extent of each named size, `types` the type of each tensor by
-    name, inputs and results."""
+    """Nests of loops whose inputs have types. `sizes` maps each named size to its extent, `types` the name of each
+    tensor, inputs and results, to its type."""
 
     nests: Nests
     bounds: tuple[Bound, ...]
@@ -43,8 +43,8 @@ class Program:
 
 
 def bind(nests: Nests, types: Sequence[TensorType], assuming: bool = False) -> Program:
-    """The program for inputs of these types. Raises ComprehensionError for what does not fit; `assuming` that no size
-    is negative, that element types fit and that all reads are inside, for texts only."""
+    """The program `nests` with these types of inputs. Raises ComprehensionError if they do not fit. `assuming`, for
+    texts only: that no size is negative, that element types fit and that all reads are in bounds."""
     source = nests.source
     if len(types) != len(nests.inputs):
         expected = f"{len(nests.inputs)} ({', '.join(nests.inputs)})"
@@ -60,7 +60,7 @@ def bind(nests: Nests, types: Sequence[TensorType], assuming: bool = False) -> P
 
 
 def bind_nest(nest: Nest, scope: Scope, types: Mapping[str, TensorType]) -> Bound:
-    """One nest for tensors of these types."""
+    """The nest with the ranges of its indices and the type of its result, for tensors of these types."""
     extents = infer(nest, scope)
     shape = tuple(simplify(extents[i].size) for i in nest.left)
     count = 1
@@ -76,7 +76,8 @@ def bind_nest(nest: Nest, scope: Scope, types: Mapping[str, TensorType]) -> Boun
 
 
 def _sizes(nests: Nests, types: Mapping[str, TensorType]) -> dict[str, Expr]:
-    """The named sizes, each that of the first dimension which it names; all others must agree."""
+    """The named sizes, each the extent of the first dimension that is declared with this name. Raises
+    ComprehensionError if other dimensions of the name, or the ranks, disagree."""
     problems = Problems()
     sizes: dict[str, Expr] = {}
     for name, t in types.items():
@@ -131,7 +132,7 @@ def _declared_type(declared: Declaration, source: Source) -> DType:
 
 
 def _place(nests: Nests, name: str) -> tuple[int, int]:
-    """The offsets in the text of the first read of an input."""
+    """Where the text first reads the input `name`, as offsets; NOWHERE if it does not."""
     results = (
         n.at for nest in nests.nests for e in nest.nodes for n in walk(e) if isinstance(n, Read) and n.tensor == name
     )
@@ -164,7 +165,7 @@ def symbolic_types(nests: Nests, dtype: DType) -> list[TensorType]:
 
 
 def _derived(nests: Nests, types: list[TensorType]) -> list[TensorType]:
-    """The types with sizes that declarations state as numbers or expressions in the place of the symbols."""
+    """`types` with the sizes that declarations state as numbers or expressions in place of their symbols."""
     known = dict(zip(nests.inputs, types, strict=True))
     sizes = {
         n.name: d for c in nests.declared.values() for n, d in zip(c.sizes, known[c.name].shape, strict=True)
@@ -181,7 +182,8 @@ def _derived(nests: Nests, types: list[TensorType]) -> list[TensorType]:
 
 
 def _symbol(classes: _Classes, root: object, name: str, k: int, used_names: set[str]) -> Expr:
-    """A symbol with the name of the dimension's size or index."""
+    """A symbol for a class of equal dimensions, named after its size or index, else after dimension `k` of the input
+    `name`."""
     named = [key[-1] for key in classes.members(root) if key[0] == "size"]
     indices = [str(key[-1]).upper() for key in classes.members(root) if key[0] == "index"]
     for label in (*map(str, named), *indices, f"{name}_{k}"):
@@ -214,7 +216,7 @@ def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
 
 
 def _moving(index: Node) -> set[str]:
-    """The names in an index, without those inside of a nested read (a gather)."""
+    """The names in an index expression, without those inside of a nested read (a gather)."""
     if isinstance(index, Read):
         return set()
     own = {index.name} if isinstance(index, Name) else set()

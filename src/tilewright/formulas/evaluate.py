@@ -27,7 +27,7 @@ _SIGNS: dict[str, str] = {
 def evaluate(
     nest: Nest, arrays: Mapping[str, Any], ranges: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]
 ) -> Array:
-    """The result of a nest for arrays; `ranges` are the first value and the number of values of each index."""
+    """The result of a nest for `arrays`; `ranges` has for each index its first value and the number of its values."""
     with np.errstate(all="ignore"):
         return _Grid(nest, {n: np.asarray(a) for n, a in arrays.items()}, ranges, sizes).run()
 
@@ -62,7 +62,7 @@ class _Grid:
         return np.asarray(reduced).astype(kind)
 
     def reducer(self, kind: np.dtype[Any]) -> tuple[Any, Any]:
-        """NumPy's reduction function and its initial value."""
+        """NumPy's reduction function for the nest's reducer, and its initial value, for elements of type `kind`."""
         match self.nest.reducer:
             case "any":
                 return np.logical_or, np.False_
@@ -77,7 +77,8 @@ class _Grid:
         return np.add, kind.type(0)
 
     def position(self, value: Array, retained: Array) -> Array:
-        """The first position of the extremum, or of a NaN, among `retained` elements; -1 if there are none."""
+        """The rule of argmax and argmin: the first position of the extremum, or of a NaN, among the elements for which
+        `retained` is true; -1 if there are none."""
         (index,) = self.nest.reduced
         start = self.ranges[index][0]
         _, worst = self.reducer_of_position(value.dtype)
@@ -100,13 +101,13 @@ class _Grid:
     # -- elements ------------------------------------------------------------------------------------------------------
 
     def typed(self, value: Any) -> Array:
-        """A value as an array: a literal alone becomes an f32, i64 or bool."""
+        """`value` as an array; a Python number, from a literal, becomes an f32, i64 or bool."""
         if isinstance(value, np.ndarray | np.generic):
             return np.asarray(value)
         return np.asarray(value, np.float32 if isinstance(value, float) else None)
 
     def value(self, node: Node) -> Any:
-        """An array that broadcasts to the grid, or a literal's number."""
+        """The value of an expression: an array that broadcasts to the grid, or a Python number if it is a literal."""
         match node:
             case Number(value=value):
                 return value
@@ -149,7 +150,7 @@ class _Grid:
         return OPS[_SIGNS[name]].numpy(a, b)
 
     def index(self, name: str) -> Array:
-        """The values of an index along its axis of the grid."""
+        """The values of the index `name`, as an array along its axis of the grid."""
         start, count = self.ranges[name]
         shape = [1] * len(self.nest.indices)
         shape[self.nest.indices.index(name)] = count
@@ -181,12 +182,13 @@ class _Grid:
         return elements
 
     def guarded(self, value: Array, extent: int) -> Array:
-        """Indices clamped to the extent, since the branch of a selection that is not taken may read out of bounds."""
+        """The indices `value` clamped to 0..extent, since the branch of a selection that is not taken may read out of
+        bounds."""
         return np.clip(value, 0, max(extent - 1, 0))
 
 
 def _joined(a: Any, b: Any) -> tuple[Any, Any]:
-    """Two operands of one type: a literal takes the other's."""
+    """The operands `a` and `b` in one type: a literal takes the type of the other operand."""
     if isinstance(a, np.ndarray | np.generic) and not isinstance(b, np.ndarray | np.generic):
         return a, a.dtype.type(b)
     if isinstance(b, np.ndarray | np.generic) and not isinstance(a, np.ndarray | np.generic):
@@ -200,7 +202,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _of_literals(name: str, a: Any, b: Any) -> Any:
-    """The result of an operator on two literals: again a number, or an element of their common type."""
+    """The result of the operator `name` on two literals: a Python number, or an element of their common type."""
     if name in _OPERATORS and not isinstance(a, bool) and not isinstance(b, bool):
         return _OPERATORS[name](a, b)
     kind = np.float32 if isinstance(a, float) or isinstance(b, float) else None
@@ -208,7 +210,8 @@ def _of_literals(name: str, a: Any, b: Any) -> Any:
 
 
 def _converted(value: Array, kind: np.dtype[Any]) -> Array:
-    """A conversion as the compiler's: floats to integers truncate, saturate, and make 0 of NaN."""
+    """`value` converted to the type `kind` as the compiler does: floats to integers truncate, saturate, and make 0 of
+    NaN."""
     if kind.kind in "iu" and value.dtype.kind not in "iub":
         limits = np.iinfo(kind)
         wide = np.nan_to_num(np.trunc(value.astype(np.float64)), nan=0.0)

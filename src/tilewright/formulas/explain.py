@@ -19,7 +19,7 @@ _STEPS: Mapping[Reducer, tuple[str, str]] = {
     "any": ("False", "{y} or {x}"),
     "all": ("True", "{y} and {x}"),
 }
-"""For each reducer its initial value and the formula of a step."""
+"""For each reducer its initial value, and the formula of one step from the result so far, y, and an element, x."""
 
 
 def explain(program: Program, typed: bool = True) -> str:
@@ -72,7 +72,7 @@ def _place(bound: Bound, index: str) -> str:
 
 
 def _notes(bound: Bound, types: Mapping[str, TensorType]) -> list[str]:
-    """Remarks on indices that are moved to the nearest element."""
+    """Remarks on indices that are clamped, that is, moved to the nearest element."""
     result: dict[str, None] = {}
     for e in bound.nest.nodes:
         for n in walk(e):

@@ -24,20 +24,20 @@ from tilewright.ir.graph import TensorType
 from tilewright.support.classes import dataclass
 
 WORTH = 0.75
-"""The largest work of steps, relative to that of a single sum, for which they are used."""
+"""The largest work of several steps, relative to that of the single sum, with which steps replace it."""
 MAX_INDICES = 6
 """The largest number of reduced indices for which all orders are tried; sums over more stay as they are."""
 LARGEST = 1 << 24
-"""The largest number of elements of a step's result."""
+"""The largest number of elements that the result of a step may have."""
 UNKNOWN = 64
-"""The number that stands for a symbolic size."""
+"""The number that is assumed for a symbolic size."""
 
 Shapes = Mapping[str, Sequence[Expr]]
 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A part of the product, or a condition on it, and the indices that it depends on."""
+    """One factor of the summed product, or a condition of the sum, with the indices that it depends on."""
 
     node: Node
     indices: frozenset[str]
@@ -46,7 +46,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Some factors summed over some indices."""
+    """One step of a factored sum: the product of some factors, summed over some indices."""
 
     factors: tuple[Factor, ...]
     over: tuple[str, ...]
@@ -61,8 +61,8 @@ class Step:
 
 
 def factored(bound: Bound, shapes: Shapes) -> tuple[Bound, ...]:
-    """A nest as steps, the last of which computes its result; the nest alone if steps are not less work. `shapes` are
-    those of all tensors so far."""
+    """The nests of the steps that compute a sum of products, the last of which computes its result; the given nest
+    alone if steps are not less work. `shapes` are those of all tensors so far."""
     factors = _factors(bound, shapes)
     if factors is None:
         return (bound,)
@@ -80,7 +80,7 @@ def factored(bound: Bound, shapes: Shapes) -> tuple[Bound, ...]:
 
 
 def _factors(bound: Bound, shapes: Shapes) -> list[Factor] | None:
-    """The factors and conditions of a sum of products; None for anything else."""
+    """The factors and conditions of the nest if it is a sum of products; None for anything else."""
     nest = bound.nest
     kind = bound.type.dtype
     exact = kind.bits >= 32
@@ -112,7 +112,7 @@ def _mentioned(node: Node, known: set[str]) -> frozenset[str]:
 
 
 def whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
-    """Whether a factor is a read of a whole tensor, with an index running over each whole dimension."""
+    """Whether `part` reads a whole tensor, with an index that runs over the whole of each dimension."""
     if not isinstance(part, Read) or part.outside:
         return False
     return all(
@@ -125,8 +125,8 @@ def whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
 
 
 def _steps(factors: Sequence[Factor], order: Sequence[str], left: Sequence[str]) -> tuple[Step, ...]:
-    """The steps that sum over the indices in this order; each also sums over indices that only its own factors depend
-    on."""
+    """The steps that sum over the indices in the given order. A step also sums over further indices on which no factor
+    but its own depends."""
     rest = list(factors)
     done: set[str] = set()
     steps: list[Step] = []
@@ -159,7 +159,7 @@ def _largest(steps: Iterable[Step], sizes: Mapping[str, int]) -> int:
 
 
 def _bounds(bound: Bound, steps: Sequence[Step], shapes: Shapes) -> Iterator[Bound]:
-    """The nests of the steps."""
+    """Yield the nest of each step."""
     nest = bound.nest
     created: dict[str, Node] = {}
     for k, step in enumerate(steps):
@@ -177,7 +177,7 @@ def _bounds(bound: Bound, steps: Sequence[Step], shapes: Shapes) -> Iterator[Bou
 
 
 def _joined(step: Step, parts: Sequence[Node]) -> tuple[Node, Node | None]:
-    """A step's product and condition."""
+    """The product of the step's factors, and the conjunction of its conditions; `parts` are the expressions of both."""
     values = [p for f, p in zip(step.factors, parts, strict=True) if not f.condition]
     body = values[0]
     for value in values[1:]:

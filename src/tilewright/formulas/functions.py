@@ -10,11 +10,11 @@ from tilewright.ir.functions import FUNCTIONS
 UNARY: dict[str, str] = {
     name: name for name in (*(row.name for row in FUNCTIONS.values() if not row.inner), "abs", "isnan", "isinf")
 }
-"""For each function of one element its scalar operator."""
+"""The scalar operator of each function of one element."""
 BINARY: dict[str, str] = {"min": "min", "max": "max", "pow": "pow", "atan2": "atan2", "fmod": "fmod"}
-"""For each function of two elements its scalar operator."""
+"""The scalar operator of each function of two elements."""
 COMPOSED: dict[str, tuple[int, int]] = {"relu": (1, 1), "isfinite": (1, 1)}
-"""For each function that is composed of others the least and the largest number of its arguments."""
+"""The least and the largest number of arguments of each function that is composed of operators."""
 
 ARITY: dict[str, tuple[int, int]] = (
     dict.fromkeys(UNARY, (1, 1)) | dict.fromkeys(BINARY, (2, 2)) | COMPOSED | {"min": (2, 32), "max": (2, 32)}
@@ -22,7 +22,7 @@ ARITY: dict[str, tuple[int, int]] = (
 """The least and the largest number of arguments of each function."""
 
 OUTSIDE = ("pad", "clamp", "wrap")
-"""Functions of a read, which define its result outside of the tensor."""
+"""Functions that take a read of a tensor and define its value for indices out of bounds."""
 
 CONSTANTS: dict[str, bool | float] = {
     "inf": math.inf,
@@ -31,7 +31,7 @@ CONSTANTS: dict[str, bool | float] = {
     "True": True,
     "False": False,
 }
-"""Names of constants."""
+"""The values of the names of constants."""
 
 
 _TYPES: dict[str, DType] = {t.name: t for t in ALL if t.bits >= 8}
@@ -41,10 +41,10 @@ _TYPES |= {"bfloat16": bf16}
 
 
 def is_conversion(name: str) -> bool:
-    """Whether a function is a type: `f32(x)`, `int64(k)`."""
+    """Whether the function `name` is a type, which converts: `f32(x)`, `int64(k)`."""
     return name in _TYPES
 
 
 def conversion(name: str) -> DType | None:
-    """The type of this name, "f32" or "float32"; None if there is none."""
+    """The type that the function `name` converts to, such as "f32" or "float32"; None if it is no type."""
     return _TYPES.get(name)

@@ -28,7 +28,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token: its `kind`, its text, and where it stands in the source."""
+    """A token: its `kind`, its text, and its offsets in the source."""
 
     kind: Kind
     text: str
@@ -44,7 +44,7 @@ class Token:
 
 
 def tokens_of(source: Source) -> list[Token]:
-    """All tokens and an end mark; line ends inside of parentheses and brackets are skipped."""
+    """All tokens of a text, with an end token after them; line ends inside of parentheses and brackets are skipped."""
     text = source.text
     if len(text) > MAX_LENGTH:
         source.fail("the text is too long", (0, 1), expected=f"at most {MAX_LENGTH} characters", got=len(text))

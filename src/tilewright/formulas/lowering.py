@@ -41,7 +41,7 @@ from tilewright.ir.scalar_ops import OPS
 from tilewright.support.classes import dataclass
 
 Value = Expr | bool | int | float
-"""An element, or a literal that has no type yet."""
+"""The value of an expression: an element, or a literal, which has no type yet."""
 
 _OPERATORS: dict[str, str] = {
     "+": "add", "-": "sub", "*": "mul", "//": "floordiv", "%": "mod", "**": "pow",
@@ -66,7 +66,7 @@ class _Lowering:
     names: dict[str, Expr] = field(default_factory=dict)
     axes: dict[Var, Expr] = field(default_factory=dict)
     reads: dict[Load, Read] = field(default_factory=dict)
-    """For each load that must be in bounds the read in the text."""
+    """The read of the text that each load comes from, if the load must be proved to be in bounds."""
 
     @property
     def source(self) -> Source:
@@ -88,7 +88,7 @@ class _Lowering:
         return _cast_to(total, kinds[0], f"{nest.target}_rounded")
 
     def stage(self, name: str, body: Callable[[], Expr]) -> te.Tensor:
-        """The stage over the indices on the left."""
+        """A stage called `name` over the indices on the left of the nest, with the element that `body` returns."""
         nest = self.nest
         shape = [self.extents[i].size for i in nest.left]
 
@@ -104,7 +104,7 @@ class _Lowering:
         return result
 
     def reduced(self, reducer: Callable[..., Any], value: Callable[[], Expr]) -> Expr:
-        """The reduction of what `value` gives for every point of the reduced indices."""
+        """The reduction by `reducer`, over the reduced indices, of the element that `value` returns."""
         nest = self.nest
         over = [te.reduce_axis(self.extents[i].size, i) for i in nest.reduced]
         self.names |= {i: a.var + self.extents[i].start for i, a in zip(nest.reduced, over, strict=True)}
@@ -120,7 +120,7 @@ class _Lowering:
         return created
 
     def reducible(self) -> Expr:
-        """The element that is reduced; outside of the reduction's loops it is used for its type only."""
+        """The element that the nest reduces. It is also called outside of the reduction's loops, to learn its type."""
         nest = self.nest
         named = self.names
         self.names = {i: const(0) for i in nest.reduced} | named
@@ -134,11 +134,12 @@ class _Lowering:
         return value
 
     def wide(self, value: Expr) -> Expr:
-        """A value in the type in which it is reduced."""
+        """`value` in the type in which it is reduced: f32 for 16-bit floats."""
         return cast(value, f32) if value.dtype.is_float and value.dtype.bits == 16 else value
 
     def position(self) -> te.Tensor:
-        """The first index of the extreme element, or of a NaN; -1 where the condition excludes every element."""
+        """The rule of argmax and argmin: the first index of the extreme element, or of a NaN; -1 where the condition
+        excludes every element."""
         nest = self.nest
         largest = nest.reducer == "argmax"
         (index,) = nest.reduced
@@ -178,7 +179,7 @@ class _Lowering:
         self.source.fail(what, node.at, **details)
 
     def typed(self, value: Value) -> Expr:
-        """A value as an element: a literal alone is an f32, i64 or bool."""
+        """`value` as an element; a literal becomes an f32, i64 or bool."""
         return value if isinstance(value, Expr) else const(value)
 
     def truth(self, node: Node) -> Expr:
@@ -188,7 +189,7 @@ class _Lowering:
         return value
 
     def element(self, node: Node) -> Value:
-        """The value of an expression at the point that `names` say."""
+        """The value of the expression `node`, with indices as `names` has them."""
         match node:
             case Number(value=value):
                 return value
@@ -265,7 +266,8 @@ class _Lowering:
     def joined(
         self, op: str, values: Sequence[Value], args: Sequence[Node], node: Apply, condition: Expr | None = None
     ) -> Value:
-        """An operator of operands that must be of one type; literals take the other's."""
+        """The operator `op` on operands of one type; literals take the type of the others. Raises ComprehensionError if
+        types differ."""
         kinds = [v.dtype for v in values if isinstance(v, Expr)]
         if not kinds and condition is None:
             folded = self.folded(op, values, node)
@@ -285,7 +287,7 @@ class _Lowering:
         return binary(op, *typed)
 
     def folded(self, op: str, values: Sequence[Value], node: Apply) -> Value | None:
-        """The result of an operator on literals; None if they have to become elements first."""
+        """The result of the operator `op` on two literals; None if they have to become elements first."""
         a, b = values
         if isinstance(a, bool) or isinstance(b, bool) or isinstance(a, Expr) or isinstance(b, Expr):
             return None
@@ -307,7 +309,7 @@ class _Lowering:
         return result
 
     def literal(self, value: bool | int | float, kind: DType, node: Node) -> Const:
-        """A literal as an element of a type, which must have it."""
+        """The literal `value` as an element of type `kind`. Raises ComprehensionError if the type has no such value."""
         if isinstance(value, bool) != (kind is boolean):
             self.fail(f"{value} is no {kind}", node, expected=f"a literal of {kind}")
         if kind.is_int and (value != value or value in (float("inf"), -float("inf")) or value != int(value)):
@@ -328,8 +330,8 @@ class _Lowering:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def read(self, node: Read) -> Expr:
-        """An element of a tensor: outside of it, the value that the text defines; for an index from data, the nearest
-        element."""
+        """The element of a tensor that `node` reads: where the index is out of bounds the value that the text defines,
+        and for an index from data the nearest element."""
         tensor = self.tensors[node.tensor]
         if len(node.indices) != tensor.ndim:
             got = f"{len(node.indices)} indices"
@@ -366,7 +368,8 @@ class _Lowering:
         return any(isinstance(n, Read) for n in walk(index))
 
     def affine(self, index: Node) -> Expr:
-        """An index of numbers, indices and sizes."""
+        """The value of an index expression of numbers, indices and sizes. Raises ComprehensionError if it has anything
+        else."""
         value = index_value(index, self.names, self.scope)
         if value is None:
             expected = "whole numbers, indices and sizes with + - * // % min max"
@@ -374,7 +377,7 @@ class _Lowering:
         return value
 
     def integer(self, index: Node) -> Expr:
-        """An index from data."""
+        """The value of an index that comes from data, as i64. Raises ComprehensionError if it is no integer."""
         value = self.typed(self.element(index))
         if not value.dtype.is_int:
             self.fail("this is no index", index, expected="integers", got=value.dtype, hint="i64(x) truncates")
@@ -383,8 +386,8 @@ class _Lowering:
         return cast(value, i64)
 
     def check_reads(self, e: Expr, condition: Expr) -> None:
-        """Raise ComprehensionError unless every read is proved to be in bounds, under the conditions under which it
-        happens."""
+        """Raise ComprehensionError unless every read in `e` is proved to be in bounds, under the conditions under which
+        it happens."""
         if any(is_const(n, 0) for n in self.axes.values()):
             return  # nothing is read
         premises = () if is_const(condition, True) else (condition,)
@@ -397,7 +400,7 @@ class _Lowering:
                     self.outside(load, d)
 
     def outside(self, load: Load, d: int) -> NoReturn:
-        """Raise for a read that is not proved to be inside."""
+        """Raise ComprehensionError for a load whose index `d` is not proved to be in bounds."""
         node = self.reads[load]
         index, extent = load.indices[d], load.buffer.shape[d]
         ends = symbolic_bounds(index, self.axes)
@@ -414,14 +417,14 @@ class _Lowering:
 
 
 def _joint(values: Sequence[Value]) -> DType:
-    """The common type of literals that are operands of one operator."""
+    """The type that literals get when all operands of an operator are literals."""
     if any(isinstance(v, float) for v in values):
         return f32
     return boolean if all(isinstance(v, bool) for v in values) else i64
 
 
 def _cast_to(tensor: te.Tensor, kind: DType, name: str) -> te.Tensor:
-    """A stage that rounds to another type; the tensor itself if it has that type."""
+    """A stage called `name` that rounds `tensor` to type `kind`; the tensor itself if it has that type."""
     if tensor.dtype is kind:
         return tensor
     result: te.Tensor = te.compute(tensor.shape, lambda *i: cast(tensor[i], kind), name=name)

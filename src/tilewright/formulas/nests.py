@@ -36,7 +36,8 @@ from tilewright.support.errors import ComprehensionError, Problems
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """Loops over `left` and, inside, over `reduced`, around one element. `label` is how errors call it."""
+    """Loops over the indices `left` and, inside, over `reduced`, around one element. `label` is the name of the nest in
+    errors."""
 
     target: str
     left: tuple[str, ...]
@@ -60,7 +61,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Nests:
-    """A program that has been understood, its inputs in calling order."""
+    """A program as nests of loops, with its names classified; its inputs are in calling order."""
 
     source: Source
     inputs: tuple[str, ...]
@@ -71,8 +72,8 @@ class Nests:
 
 
 def nests_of(program: Program, source: Source, inputs: Iterable[str] = (), sizes: Iterable[str] = ()) -> Nests:
-    """The loops of a program. `inputs` are known to be tensors and come first, `sizes` are known to be sizes. Raises
-    ComprehensionError listing everything that is wrong."""
+    """The nests of loops of a program. `inputs` are known to be tensors and come first, `sizes` are known to be sizes.
+    Raises ComprehensionError, which lists everything that is wrong."""
     return _Reader(program, source, tuple(inputs), tuple(sizes)).read()
 
 
@@ -177,7 +178,8 @@ class _Reader:
         at: At,
         label: str,
     ) -> None:
-        """Add a nest, after a check that every index in it is one of its loops."""
+        """Add the nest of loops over `left` and `own` that computes `target`. Raises ComprehensionError if an
+        expression uses another index."""
         known = {*left, *own}
         for e in (body, condition):
             for n in walk(e) if e is not None else ():
@@ -210,7 +212,7 @@ class _Reader:
                 self.report(f"there is no index {r.index!r}", r.at, expected=f"one of {', '.join(sorted(used))}")
 
     def resolved(self, node: Node, s: Statement) -> Node:
-        """The node with names of scalars replaced by reads, and every read checked."""
+        """`node`, of statement `s`, with names of scalars replaced by reads of them, and every read checked."""
 
         def change(n: Node) -> Node | None:
             if isinstance(n, Name) and (n.name in self.inputs or n.name in self.targets):
@@ -237,7 +239,8 @@ class _Reader:
             )
 
     def check_sizes(self, s: Statement) -> None:
-        """Check the sizes of tensors against their ranks, after all tensors have been read."""
+        """Check every `A.shape[k]` in a statement against the rank of A, which is known once all statements have been
+        read."""
         parts = (s.body, s.condition, *(e for r in s.ranges for e in (r.lo, r.hi)))
         for n in (n for e in parts if e is not None for n in walk(e)):
             if not isinstance(n, Size):
@@ -251,7 +254,7 @@ class _Reader:
     # -- reductions ----------------------------------------------------------------------------------------------------
 
     def indices_in(self, node: Node, inside: bool = True) -> tuple[str, ...]:
-        """The indices of an expression, in order; those of reductions in it only if asked for."""
+        """The indices in an expression, in order; with `inside` also those in reductions that it contains."""
         result: dict[str, None] = {}
         stack = [node]
         while stack:
@@ -271,7 +274,8 @@ class _Reader:
         at: At,
         conditions: list[Node],
     ) -> tuple[str, ...]:
-        """The indices that a reduction is over."""
+        """The indices that a reduction runs over: `over` if the text states them, else all of `body` and `conditions`
+        that are not in `scope`."""
         direct = [*self.indices_in(body, False), *(i for c in conditions for i in self.indices_in(c))]
         results = tuple(dict.fromkeys(i for i in direct if i not in scope))
         if over is not None:
@@ -290,7 +294,8 @@ class _Reader:
     def lifted(
         self, node: Node, scope: tuple[str, ...], s: Statement, ranges: tuple[Range, ...], conditions: list[Node]
     ) -> tuple[Node, list[Node]]:
-        """The node in which each reduction is read from a nest of its own, and the conditions that no nest has."""
+        """`node` with each reduction in it replaced by a read of a new nest that computes it, and those of `conditions`
+        that none of these nests took over."""
         if isinstance(node, Reduction):
             return self.nest(node, scope, s, ranges, conditions)
         result: list[Node] = []
@@ -324,7 +329,7 @@ def _both(a: Node | None, b: Node | None) -> Node | None:
 
 
 def _conjuncts(condition: Node | None) -> list[Node]:
-    """The parts of a condition that all must hold."""
+    """The conditions that `condition` joins by "and"; an empty list for None."""
     if condition is None:
         return []
     if isinstance(condition, Apply) and condition.name == "and":

@@ -30,7 +30,8 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An elementary axis: a name, a number (an axis of that size) or an ellipsis. `bracketed` is einx' brackets."""
+    """An elementary axis of a string: a name, a number (an axis of that size) or an ellipsis. `bracketed`: it is in
+    brackets, as einx writes axes to be reduced over."""
 
     name: str
     at: At
@@ -39,7 +40,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The axes that one dimension has, the first one outermost."""
+    """The elementary axes that one dimension of an array is made of, the first one outermost."""
 
     axes: tuple[Axis, ...]
     at: At
@@ -50,7 +51,8 @@ Term = tuple[Group, ...]
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A computation: reshape the inputs to `shapes`, do what `text` says, and reshape the result to `result`."""
+    """The meaning of a string for arrays of given shapes: reshape the inputs to `shapes`, compute the statement `text`,
+    and reshape the result to `result`."""
 
     text: str
     shapes: tuple[Shape, ...]
@@ -59,7 +61,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Notation:
-    """A string that has been parsed. `reduce` is None where it is not stated."""
+    """A parsed string of einsum, einops or einx. `reduce` is the name of the reduction, None if it is not stated."""
 
     source: Source
     terms: tuple[Term, ...]
@@ -77,14 +79,15 @@ class Notation:
 
 
 def is_notation(text: str) -> bool:
-    """Whether a text is such a string rather than statements, which assign something."""
+    """Whether a text is a string of einsum, einops or einx rather than statements, which assign something."""
     if "=" in text or "!" in text:
         return False
     return "->" in text or (re.fullmatch(r"[\sA-Za-z0-9_,.()\[\]]+", text) is not None and not re.search(r"\w\[", text))
 
 
 def notation_of(text: str, reduce: str | None, sizes: Mapping[str, bool | int | float]) -> Notation | None:
-    """The notation of a text; None if it is no such string. Raises ComprehensionError."""
+    """The parsed string of einsum, einops or einx; None if `text` is none. Raises ComprehensionError if it is
+    malformed."""
     if not text.strip() or not is_notation(text):
         return None
     source = Source(text)
@@ -112,7 +115,7 @@ def notation_of(text: str, reduce: str | None, sizes: Mapping[str, bool | int | 
 
 
 def _parts(text: str, sign: str) -> list[tuple[str, int]]:
-    """The parts between signs, each with its offset."""
+    """The parts of `text` between occurrences of `sign`, each with its offset."""
     result, at = [], 0
     for part in text.split(sign):
         result.append((part, at))
@@ -121,7 +124,7 @@ def _parts(text: str, sign: str) -> list[tuple[str, int]]:
 
 
 def _letters(source: Source, text: str, offset: int) -> Term:
-    """A term of einsum."""
+    """Parse a term of einsum, in which each letter is an axis."""
     groups: list[Group] = []
     for match in re.finditer(r"\.\.\.|[A-Za-z]|\.", text):
         at = (offset + match.start(), offset + match.end())
@@ -132,7 +135,7 @@ def _letters(source: Source, text: str, offset: int) -> Term:
 
 
 def _names(source: Source, text: str, offset: int) -> Term:
-    """A term of einops or einx."""
+    """Parse a term of einops or einx, in which names are axes and parentheses join axes."""
     groups: list[Group] = []
     joined: list[Axis] | None = None
     opened, bracketed, at = 0, False, 0
@@ -166,7 +169,7 @@ def _names(source: Source, text: str, offset: int) -> Term:
 
 
 def _implicit(source: Source, terms: Sequence[Term], letters: bool) -> Term:
-    """The result where the string has no arrow."""
+    """The term of the result for a string without an arrow."""
     axes = [a for term in terms for g in term for a in g.axes]
     if letters:
         once = sorted({a.name for a in axes if a.name != "..." and sum(b.name == a.name for b in axes) == 1})
@@ -185,8 +188,7 @@ def _implicit(source: Source, terms: Sequence[Term], letters: bool) -> Term:
 
 
 def _check(notation: Notation) -> None:
-    """Raise ComprehensionError for axes of unknown size, twice in the result, or in it although they are reduced
-    over."""
+    """Raise ComprehensionError if an axis of the result has an unknown size, stands twice in it, or is reduced over."""
     source = notation.source
     axes = [a for term in notation.terms for g in term for a in g.axes]
     known = {a.name for a in axes}
@@ -217,7 +219,7 @@ def _check(notation: Notation) -> None:
 
 
 class _Reading:
-    """A notation for given shapes: the sizes of all elementary axes."""
+    """A parsed string applied to arrays of given shapes: finds the sizes of all elementary axes."""
 
     def __init__(self, notation: Notation, shapes: Sequence[Shape]) -> None:
         self.notation = notation
@@ -233,7 +235,7 @@ class _Reading:
         self.parts: list[list[tuple[str, int]]] = []
 
     def hidden(self, term: Term, shape: Shape) -> int:
-        """How many dimensions an ellipsis stands for."""
+        """The number of dimensions of an array of `shape` that the ellipsis in `term` stands for."""
         dots = [a for g in term for a in g.axes if a.name == "..."]
         named = len(term) - len(dots)
         if len(dots) > 1 or any(len(g.axes) > 1 and a.name == "..." for g in term for a in g.axes):
@@ -245,7 +247,7 @@ class _Reading:
         return len(shape) - named if dots else 0
 
     def expanded(self, term: Term, count: int) -> Term:
-        """A term with the axes that its ellipsis stands for, named by their distance from the right."""
+        """`term` with its ellipsis replaced by `count` axes, which are named by their distance from the right."""
         results: list[Group] = []
         for g in term:
             if any(a.name == "..." for a in g.axes):
@@ -295,7 +297,8 @@ class _Reading:
         return int(name) if name.isdigit() else self.sizes[name]
 
     def measure(self, g: Group, size: int) -> None:
-        """Learn the size of the one axis of a dimension that is not known yet."""
+        """Compute the size of the only axis of a dimension whose size is not known yet, from `size`, the extent of the
+        dimension."""
         unknown = [a for a in g.axes if not a.name.isdigit() and a.name not in self.sizes]
         if len(unknown) > 1:
             names = " and ".join(a.name for a in unknown)
@@ -313,7 +316,8 @@ class _Reading:
             self.source.fail(f"axis {name!r} has two sizes", g.at, expected=known, got=size)
 
     def split(self, g: Group, size: int) -> list[tuple[str, int]]:
-        """The axes of a dimension with their sizes; one without a name is read at 0."""
+        """The axes of a dimension of extent `size`, each with its size. An axis without a name ("") is broadcast, and
+        read at 0."""
         if len(g.axes) == 1 and g.axes[0].name.startswith("...") and size == 1 != self.size_of(g.axes[0].name):
             return [("", 1)]  # it is broadcast
         results = []

@@ -55,7 +55,7 @@ def parse_program(
 
 
 def parse_declaration(name: str, source: Source) -> Declaration:
-    """The declaration that follows the colon: `f32[M, K]`."""
+    """Parse the declaration of the input `name` that follows a colon: `f32[M, K]`."""
     parser = _Parser(source, {}, MAX_DEPTH, 0)
     result = parser.declared(Name(name))
     if parser.token.kind != "end":
@@ -82,7 +82,7 @@ class _Parser:
 
     @property
     def after(self) -> Token:
-        """The token after the current one."""
+        """The token after the current one; the last one at the end."""
         return self.tokens[min(self.position + 1, len(self.tokens) - 1)]
 
     def take(self) -> Token:
@@ -117,7 +117,7 @@ class _Parser:
         return Name(token.text, token.at)
 
     def listed(self, item: Callable[[], T], close: str) -> tuple[T, ...]:
-        """Items with commas between, up to a closing sign."""
+        """Parse items by `item` with commas between, up to the sign `close`."""
         results: list[T] = []
         while not self.is_sign(close):
             results.append(item())
@@ -129,7 +129,7 @@ class _Parser:
         return tuple(results)
 
     def span_from(self, start: At) -> At:
-        """The piece from a start to the token before the current one."""
+        """The offsets from the piece `start` to the end of the token before the current one."""
         return start[0], self.tokens[self.position - 1].at[1]
 
     # -- statements ----------------------------------------------------------------------------------------------------
@@ -208,7 +208,8 @@ class _Parser:
         self.fail("'=' or a reduction: +! *! max! min! any! all! argmax! argmin!")
 
     def clauses(self) -> tuple[tuple[Range, ...], Node | None]:
-        """The clauses that follow `where`, which may begin a line."""
+        """Parse the clauses after `where`, which may begin a line; returns the ranges and the conjunction of the
+        conditions."""
         if self.token.kind == "newline" and self.token.text == "\n" and self.after.text == "where":
             self.take()
         if not self.is_word("where"):
@@ -290,7 +291,7 @@ class _Parser:
         return Apply("neg", (inner,), self.span_from(token.at))
 
     def choice(self, then: Node, start: At) -> Node:
-        """`then if condition else orelse`."""
+        """Parse the rest of `then if condition else orelse`, after `then`."""
         self.operator()
         condition = self.expression(BINDING["or"])
         if not self.is_word("else"):
@@ -300,7 +301,7 @@ class _Parser:
         return Apply("if", (then, condition, orelse), self.span_from(start))
 
     def comparison(self, left: Node, start: At) -> Node:
-        """`a < b`, or `a <= b < c`, which is `a <= b and b < c`."""
+        """Parse the rest of a comparison after `left`: `a < b`, or `a <= b < c`, which means `a <= b and b < c`."""
         parts: list[Node] = []
         while self.is_sign(*COMPARISONS):
             token = self.operator()
@@ -377,7 +378,8 @@ class _Parser:
 
 
 def called(source: Source, name: Name, args: tuple[Node, ...], at: At) -> Node:
-    """The node of a call: a reduction, a read with a value outside of the tensor, or a function."""
+    """The node of a call of `name`: a reduction, a read that is defined out of bounds, or a function. Raises
+    ComprehensionError if there is no such function, or the number of arguments is wrong."""
     word = name.name
     if word in OUTSIDE:
         return _guarded(source, word, args, at)
@@ -400,7 +402,7 @@ def called(source: Source, name: Name, args: tuple[Node, ...], at: At) -> Node:
 
 
 def _guarded(source: Source, word: str, args: tuple[Node, ...], at: At) -> Node:
-    """`pad(A[i], 0)`, `clamp(A[i])`, `wrap(A[i])`."""
+    """The node of a read that is defined out of bounds: `pad(A[i], 0)`, `clamp(A[i])`, `wrap(A[i])`."""
     wanted = 2 if word == "pad" else 1
     example = "pad(A[i - 1], 0)" if word == "pad" else f"{word}(A[i - 1])"
     if len(args) != wanted or not isinstance(args[0], Read) or args[0].outside:

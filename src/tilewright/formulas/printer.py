@@ -9,12 +9,12 @@ from tilewright.formulas.parser import BINDING
 from tilewright.formulas.syntax import SIGNS, Apply, Name, Node, Number, Range, Read, Reduction, Size
 
 _SIGN = 7
-"""The precedence of a sign before an operand."""
+"""The precedence of a sign or "not" before an operand."""
 _ATOM = 9
 
 
 def text_of(node: Node, least: int = 0) -> str:
-    """An expression, in parentheses where what stands around it binds more strongly than `least`."""
+    """The text of an expression, in parentheses if its operator binds weaker than `least`."""
     text, power = _parts(node)
     return f"({text})" if power < least else text
 
@@ -68,7 +68,7 @@ def range_text(r: Range) -> str:
 
 
 def nest_text(nest: Nest) -> str:
-    """A nest as a statement."""
+    """The text of a nest, as a statement."""
     sign = "=" if nest.reducer is None else SIGNS[nest.reducer]
     body = text_of(nest.body)
     clauses = [range_text(r) for r in nest.ranges]

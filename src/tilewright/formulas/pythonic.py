@@ -75,7 +75,7 @@ class _Reader:
         self.depth = 0
 
     def at(self, node: Any) -> At:
-        """Where a node stands. Python counts columns in bytes."""
+        """The offsets of a node of Python's syntax tree in the source. Python counts columns in bytes."""
 
         def offset(line: int, column: int) -> int:
             text = self.source.text[self.starts[line - 1] : self.starts[line]]
@@ -258,7 +258,7 @@ class _Reader:
         return Reduction(created.reducer, created.body, over, at=created.at)
 
     def generator(self, word: str, e: ast.GeneratorExp, at: At) -> Node:
-        """`sum(x for k in range(lo, hi) if condition)`."""
+        """The reduction `word` of a generator: `sum(x for k in range(lo, hi) if condition)`."""
         ranges: list[Range] = []
         conditions: list[Node] = []
         for g in e.generators:
@@ -277,7 +277,7 @@ class _Reader:
         return Reduction(word, body, over, tuple(ranges), conjunction(conditions), at)  # type: ignore[arg-type]
 
     def subscript(self, e: ast.Subscript) -> Node:
-        """`A[i, k]`, or `A.shape[0]`."""
+        """The node of a subscript: the read `A[i, k]`, or the size `A.shape[0]`."""
         at = self.at(e)
         match e.value:
             case ast.Name(id=name):

@@ -29,7 +29,8 @@ LARGEST = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """An index takes the values `start`, `start + 1`, ..., `size` of them. `why` says where that comes from."""
+    """The range of an index: the `size` values `start`, `start + 1`, ... `why` says in words where the range comes
+    from."""
 
     start: Expr
     size: Expr
@@ -38,8 +39,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The meanings of names in a nest: sizes and shapes. `assuming`: sizes that may be negative are assumed not to be,
-    as nothing will be compiled."""
+    """The sizes and shapes that names in a nest mean. `assuming`: sizes that may be negative are assumed not to be, as
+    nothing will be compiled."""
 
     source: Source
     sizes: Mapping[str, Expr]
@@ -47,7 +48,7 @@ class Scope:
     assuming: bool = False
 
     def size(self, node: Size) -> Expr:
-        """`A.shape[d]`."""
+        """The extent that `A.shape[d]` means."""
         shape = self.shapes[node.tensor]
         if node.dim >= len(shape):
             self.source.fail(f"{node.tensor!r} has no dimension {node.dim}", node.at, got=f"{len(shape)} dimensions")
@@ -55,7 +56,7 @@ class Scope:
 
 
 def index_value(node: Node, names: Mapping[str, Expr], scope: Scope) -> Expr | None:
-    """An expression of indices and sizes; None where it has something else in it, such as a read or a float."""
+    """The value of an expression of indices and sizes; None if it contains anything else, such as a read or a float."""
     match node:
         case Number(value=value):
             return const(value) if type(value) is int and abs(value) < 1 << 62 else None
@@ -91,7 +92,7 @@ def _combined(sign: str, a: Expr, b: Expr) -> Expr | None:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One index of a read that must be inside: of `tensor`'s dimension `dim`."""
+    """An index `node` of a read, which must be within dimension `dim` of a tensor, of extent `extent`."""
 
     read: Read
     dim: int
@@ -105,7 +106,7 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The bound that an access puts on an index: it stays below `end`, and is at least `start`."""
+    """The bound that one access puts on an index: it is at least `start` and below `end`."""
 
     start: Expr
     end: Expr
@@ -113,7 +114,7 @@ class _End:
 
 
 def infer(nest: Nest, scope: Scope) -> dict[str, Extent]:
-    """The range of every index of a nest. Raises ComprehensionError."""
+    """The range of every index of a nest. Raises ComprehensionError if one cannot be inferred."""
     result: dict[str, Extent] = {r.index: _stated(r, scope) for r in nest.ranges}
     accesses = list(_accesses(nest, scope))
     guarded = list(_guarded(nest, scope))
@@ -136,7 +137,7 @@ def infer(nest: Nest, scope: Scope) -> dict[str, Extent]:
 
 
 def _stated(r: Range, scope: Scope) -> Extent:
-    """The extent that `where` states."""
+    """The range that a clause of `where` states."""
     ends = []
     for node in (r.lo, r.hi):
         for n in walk(node):
@@ -165,8 +166,8 @@ def _stated(r: Range, scope: Scope) -> Extent:
 
 
 def _accesses(nest: Nest, scope: Scope) -> Iterator[_Access]:
-    """The indices that must be inside and so bound ranges: of unconditional reads, those after conditions only where
-    the condition is about something else."""
+    """Yield the indices of reads that must be in bounds, and so bound the ranges: those of unconditional reads, and of
+    reads after a condition that is about other indices."""
     stack: list[tuple[Node, frozenset[str]]] = [(e, frozenset()) for e in reversed(nest.nodes)]
     seen: set[tuple[Read, int]] = set()
     while stack:
@@ -191,7 +192,7 @@ def _accesses(nest: Nest, scope: Scope) -> Iterator[_Access]:
 
 
 def _guarded(nest: Nest, scope: Scope) -> Iterator[_Access]:
-    """The dimensions of `pad`, `clamp` and `wrap` that an index runs through alone: they bound it if nothing else
+    """Yield the accesses by `pad`, `clamp` and `wrap` in which an index stands alone: they bound it if no other read
     does."""
     for n in (n for e in nest.nodes for n in walk(e)):
         if isinstance(n, Read) and n.outside:
@@ -201,14 +202,16 @@ def _guarded(nest: Nest, scope: Scope) -> Iterator[_Access]:
 
 
 def _value(access: _Access, result: Mapping[str, Extent], unknown: list[str], scope: Scope) -> Expr | None:
-    """An index as an expression: a known index counts from its start, an unknown one is a variable."""
+    """The value of the index of an access, in which a known index counts from its start, and an unknown one is a
+    variable; None if it is no expression of indices and sizes."""
     names: dict[str, Expr] = {i: Var(i, axis=True) + e.start for i, e in result.items()}
     names |= {i: Var(i, axis=True) for i in unknown}
     return index_value(access.node, names, scope)
 
 
 def _end_of(access: _Access, result: Mapping[str, Extent], unknown: list[str], scope: Scope) -> tuple[str, _End] | None:
-    """The one unknown index of an access with what follows for it; None where there are none or several."""
+    """The only unknown index in an access, with the bound that the access puts on it; None if there are none or
+    several."""
     free = [i for i in unknown if any(isinstance(m, Name) and m.name == i for m in walk(access.node))]
     if len(free) != 1 or any(isinstance(m, Read) for m in walk(access.node)):
         return None
@@ -226,7 +229,8 @@ def _end_of(access: _Access, result: Mapping[str, Extent], unknown: list[str], s
 
 
 def _solved(e: Expr, lo: Expr, hi: Expr, v: Var, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr] | None:
-    """The least and greatest `v` for which `lo <= e <= hi`, whatever the others are; None if that is not linear."""
+    """(least, greatest) value of `v` for which `lo <= e <= hi`, whatever values the other variables have; None if `e`
+    is not linear in `v`."""
     if isinstance(e, Op) and e.name == "floordiv" and (divisor := as_int(e.args[1])) is not None:
         return _solved(e.args[0], lo * divisor, hi * divisor + (divisor - 1), v, extents)
     form = linear(e)
@@ -244,7 +248,7 @@ def _solved(e: Expr, lo: Expr, hi: Expr, v: Var, extents: Mapping[Var, Expr]) ->
 
 
 def _without(form: Linear, v: Var) -> tuple[int, Expr | None]:
-    """The factor of a variable in a linear form, and the rest; None if the rest has it too."""
+    """(factor, rest) of the linear form `factor * v + rest`; the rest is None if it contains v too."""
     from tilewright.ir.rewrite import variables
 
     factor, rest = 0, const(form.constant)
@@ -260,7 +264,8 @@ def _without(form: Linear, v: Var) -> tuple[int, Expr | None]:
 
 
 def _agreed(index: str, ends: list[_End], nest: Nest, scope: Scope) -> Extent:
-    """The one range that all accesses of an index give it."""
+    """The range of `index` that all bounds in `ends` agree on. Raises ComprehensionError if it would not begin at 0, or
+    if it cannot be decided which bound is the least."""
     at = ends[0].access.node.at
     for end in ends:
         if not prove(end.start <= 0):
@@ -290,7 +295,7 @@ def _same(a: Expr, b: Expr) -> bool:
 
 
 def _tighter(index: str, a: _End, b: _End, scope: Scope) -> _End:
-    """The one that ends first."""
+    """The bound, `a` or `b`, that ends first. Raises ComprehensionError if that is not known."""
     if _same(a.end, b.end) or prove(a.end <= b.end):
         return a
     if prove(b.end <= a.end):
@@ -301,8 +306,8 @@ def _tighter(index: str, a: _End, b: _End, scope: Scope) -> _End:
 
 
 def _shifted_start(index: str, end: _End, nest: Nest, scope: Scope) -> None:
-    """Raise the error for an index whose range would not begin at 0. The hint: a `where` with the range, if it is
-    reduced over, or a shift of all reads."""
+    """Raise ComprehensionError for an index whose range would not begin at 0. The hint is a `where` with the range, if
+    the index is reduced over, or a shift of all reads."""
     shown = scope.source.text[slice(*end.access.node.at)] if end.access.node.at[1] else index
     hint = f"shift all reads so that {index} begins at 0, read pad({end.access.read.tensor}[...], 0), or say where"
     if as_int(end.start) is not None and as_int(end.end) is not None:
@@ -329,7 +334,7 @@ def _disagree(index: str, ends: list[_End], scope: Scope) -> None:
 
 
 def _ambiguous(index: str, nest: Nest, accesses: list[_Access], scope: Scope) -> None:
-    """Raise an error for an index: no access contains it as the only unknown one."""
+    """Raise ComprehensionError for an index that no access contains as its only unknown one."""
     inside = [a for a in accesses if any(isinstance(m, Name) and m.name == index for m in walk(a.node))]
     reads = (n for e in nest.nodes for n in walk(e) if isinstance(n, Read))
     places = (

@@ -17,13 +17,13 @@ from tilewright.ir.expr import Expr
 from tilewright.support.classes import dataclass
 
 _AS_LESS = {"<=": ("<=", False), "<": ("<", False), ">=": ("<=", True), ">": ("<", True)}
-"""For each comparison its form with `<=` or `<`, and whether its sides change places."""
+"""For each comparison: the one of `<=` and `<` that means the same, and whether its sides have to be swapped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The sum of `terms` along `axis` up to each place; without that place itself if `exclusive`, from the end if
-    `reverse`. `tensor` has the terms already if they are a tensor as it is."""
+    """The running sum of `terms` along `axis`: at each place the sum of all up to it, without its own if `exclusive`,
+    from the end if `reverse`. `tensor` is the tensor of the terms, if they are the elements of one."""
 
     terms: Bound
     tensor: str | None
@@ -33,8 +33,8 @@ class Running:
 
 
 def running_sum(bound: Bound, shapes: Mapping[str, Sequence[Expr]]) -> Running | None:
-    """A sum over j <= i (or <, >=, >) of terms without i, both of the same range; None for anything else.
-    `shapes` are those of the tensors that are read."""
+    """The running sum that a nest computes, if it sums terms without i over j <= i (or <, >=, >), both of equal range;
+    None for anything else. `shapes` are those of the tensors that are read."""
     nest = bound.nest
     if nest.reducer != "sum" or len(nest.reduced) != 1:
         return None

@@ -8,30 +8,30 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import ComprehensionError
 
 At = tuple[int, int]
-"""A piece of a text: the offset of its first character and the one after its last."""
+"""A piece of a text: the offset of its first character, and that after its last."""
 
 NOWHERE: At = (0, 0)
 """The place of a node that is not from a text."""
 
 _WIDEST = 200
-"""The largest number of characters of a line that an error shows."""
+"""The largest number of characters that an error shows of a line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text with the name and line that it has for its reader."""
+    """A text, with the name and first line that errors say."""
 
     text: str
     name: str = "comprehension"
     line: int = 1
 
     def place(self, at: At) -> str:
-        """`name:line:column`, the column from 1."""
+        """The place of a piece as `name:line:column`, the column counted from 1."""
         start = self.text.rfind("\n", 0, at[0]) + 1
         return f"{self.name}:{self.line + self.text.count(chr(10), 0, at[0])}:{at[0] - start + 1}"
 
     def excerpt(self, at: At) -> str:
-        """The line of a piece, and a line that marks the piece below it."""
+        """The line in which a piece is, and a second line that marks the piece with carets."""
         start = self.text.rfind("\n", 0, at[0]) + 1
         end = self.text.find("\n", at[0])
         line = self.text[start : end if end >= 0 else len(self.text)]

@@ -41,7 +41,8 @@ _INDEX = frozenset("add sub mul floordiv mod min max neg".split())
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A statement with what its names stand for: inputs x0, x1, ..., the extents of i0, i1, ..., sizes n0, n1, ..."""
+    """A statement, and what its names mean: inputs x0, x1, ..., the extents of indices i0, i1, ..., sizes n0, n1,
+    ..."""
 
     nest: Nest
     inputs: tuple[Tensor, ...]
@@ -50,10 +51,10 @@ class Stage:
 
 
 def statement_of(tensor: Tensor, careful: bool = False) -> Stage:
-    """The statement that computes a tensor from those that its stage reads; `careful` puts `pad` around every read that
-    is only inside under conditions.
+    """The statement that computes a tensor from the tensors that its stage reads. `careful` puts `pad` around every
+    read that is in bounds only under conditions.
 
-    Raises UnsupportedError for what statements cannot say: several results, reducers of one's own, functions that
+    Raises UnsupportedError for what statements cannot express: several results, user-defined reducers, functions that
     comprehensions do not know.
     """
     op = tensor.op
@@ -63,8 +64,8 @@ def statement_of(tensor: Tensor, careful: bool = False) -> Stage:
 
 
 def divided(tensor: Tensor) -> Tensor:
-    """A tensor of equal elements with a body of at most `MAX_OPERATORS` operators, as trees have them; parts of a
-    longer one are read from stages of their own. What stands several times in it goes first."""
+    """A tensor with the same elements whose body has at most `MAX_OPERATORS` operators, counted as in a tree. Parts of
+    a longer body become stages of their own, those first that stand in it several times."""
     op = tensor.op
     if not isinstance(op, ComputeOp) or len(op.bodies) != 1:
         return tensor
@@ -93,7 +94,7 @@ def divided(tensor: Tensor) -> Tensor:
 
 
 def _tree_sizes(e: Expr) -> dict[Expr, int]:
-    """The operators below each part, shared ones as often as they stand there."""
+    """The number of operators in each subexpression of `e`; shared ones count as often as they occur."""
     sizes: dict[Expr, int] = {}
     for node in reversed(_parents_first(e)):
         sizes[node] = sum(sizes[c] for c in node.children) + isinstance(node, Op)
@@ -116,7 +117,7 @@ def _parents_first(e: Expr) -> list[Expr]:
 
 
 def _elements(e: Expr) -> list[Expr]:
-    """The parts that are computed numbers: none inside of indices and conditions."""
+    """The subexpressions of `e` that compute floats, except inside of indices and conditions."""
     result: dict[Expr, None] = {}
     stack = [e]
     while stack:
@@ -173,7 +174,8 @@ class _Writer:
         raise UnsupportedError(f"no statement: the reducer {r.reducer.name}", where=self.op.name)
 
     def in_order(self, parts: Sequence[Node], reduced: Sequence[str]) -> tuple[str, ...]:
-        """The reduction's indices, by first appearance as a reader of the text finds them."""
+        """The indices `reduced` in the order in which a reader of the text first finds them. Raises UnsupportedError if
+        one does not occur."""
         seen = dict.fromkeys(n.name for part in parts for n in walk(part) if isinstance(n, Name))
         missing = [n for n in reduced if n not in seen]
         if missing:
@@ -183,7 +185,8 @@ class _Writer:
     # -- reads ---------------------------------------------------------------------------------------------------------
 
     def decide(self, e: Expr, assumptions: tuple[Expr, ...]) -> None:
-        """Decide how each read defines values outside of its tensor: not at all if it is proved to be in bounds."""
+        """Decide for each read in `e` how it is written for indices out of bounds: plainly if it is proved to be in
+        bounds, else with `pad` or `clamp`."""
         empty = any(is_const(n, 0) for n in self.axes.values())
         for load, conditions in guarded_loads(e, set(loads(e)), assumptions):
             ways: list[Outside] = [
@@ -219,7 +222,8 @@ class _Writer:
     # -- expressions ---------------------------------------------------------------------------------------------------
 
     def typed(self, e: Expr) -> Node:
-        """An expression whose type the surrounding text does not determine."""
+        """The node of an expression whose type does not follow from the text around it; literals of unusual types get a
+        conversion."""
         node = self.node(e)
         usual = isinstance(e, Const) and e.dtype in (f32, i64, boolean)
         return Apply(e.dtype.name, (node,)) if isinstance(e, Const) and not usual else node
@@ -253,7 +257,7 @@ class _Writer:
         raise UnsupportedError(f"no statement: {what}", where=self.op.name)
 
     def operand(self, e: Expr, beside: Expr) -> Node:
-        """An operand, whose type the other operand determines unless both are literals."""
+        """The node of an operand, whose type follows from the operand `beside` it unless both are literals."""
         return self.typed(e) if isinstance(beside, Const) else self.node(e)
 
     def variable(self, v: Var) -> Node:
@@ -261,7 +265,7 @@ class _Writer:
         return Name(name if name is not None else self.sizes.setdefault(v, f"n{len(self.sizes)}"))
 
     def table(self, index: Expr, entries: Sequence[Expr]) -> Node:
-        """A table as a chain of conditions; an index outside takes the nearest entry."""
+        """The node of a table look-up, as a chain of conditions; an index outside takes the nearest entry."""
         result = self.typed(entries[-1])
         for k, entry in reversed(list(enumerate(entries[:-1]))):
             result = Apply("if", (self.typed(entry), Apply("<=", (self.node(index), Number(k))), result))

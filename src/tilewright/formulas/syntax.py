@@ -22,12 +22,12 @@ from tilewright.support.classes import dataclass
 Reducer = Literal["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"]
 REDUCERS: tuple[Reducer, ...] = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
 ASSIGNMENTS: dict[str, Reducer] = {"+!": "sum", "*!": "prod", **{f"{r}!": r for r in REDUCERS}}
-"""How the text says that a statement reduces; "sum!" and "prod!" are other words for "+!" and "*!"."""
+"""The reducer for each sign of assignment; "sum!" and "prod!" are other words for "+!" and "*!"."""
 SIGNS: dict[Reducer, str] = {"sum": "+!", "prod": "*!", **{r: f"{r}!" for r in REDUCERS[2:]}}
 
 Outside = Literal["", "pad", "clamp", "wrap"]
-"""The result of a read outside of its tensor: an error (""; it must be proved to be inside), a value ("pad"), the
-nearest element ("clamp"), or the element modulo the size ("wrap")."""
+"""How a read is defined for an index out of bounds: it must be proved to be in bounds (""), it is a given value
+("pad"), the nearest element ("clamp"), or the element at the index modulo the size ("wrap")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An index or a size, as a number."""
+    """The name of an index or a size, which stands for its value."""
 
     name: str
     at: At = field(default=NOWHERE, compare=False, repr=False)
@@ -56,7 +56,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`A.shape[1]`."""
+    """The size of a dimension: `A.shape[1]`."""
 
     tensor: str
     dim: int
@@ -69,7 +69,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """`A[i, k + 1]`; with `outside`, `pad(A[i, k + 1], 0)`, `clamp(A[...])` or `wrap(A[...])`."""
+    """A read of a tensor: `A[i, k + 1]`; with `outside`, `pad(A[i, k + 1], 0)`, `clamp(A[...])` or `wrap(A[...])`."""
 
     tensor: str
     indices: tuple[Node, ...]
@@ -84,7 +84,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """An operator or function: "+", "not", "neg", "exp", "f32" (a conversion), "if" (then, condition, orelse)."""
+    """The application of an operator or function: "+", "not", "neg", "exp", "f32" (a conversion), "if" (then,
+    condition, orelse)."""
 
     name: str
     args: tuple[Node, ...]
@@ -97,8 +98,8 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """`sum(A[m, k] * B[k])` or `sum[k](...)` inside of an expression. Without `over` it is over all indices inside that
-    nothing around it has."""
+    """A reduction inside of an expression: `sum(A[m, k] * B[k])` or `sum[k](...)`. Without `over` it is over all
+    indices inside that no expression around it uses."""
 
     reducer: Reducer
     body: Node
@@ -117,7 +118,7 @@ Node = Number | Name | Size | Read | Apply | Reduction
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """`k in lo:hi`."""
+    """The range of an index that a clause states: `k in lo:hi`."""
 
     index: str
     lo: Node
@@ -127,7 +128,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """`A: f32[M, K]`: an input with its sizes; `dtype` is None where any is right."""
+    """The declaration of an input with its sizes, `A: f32[M, K]`; `dtype` is None if any type is allowed."""
 
     name: str
     dtype: str | None
@@ -142,7 +143,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """`target[indices] reducer body where ...`; the reducer is None for "="."""
+    """A statement `target[indices] reducer body where ...`; the reducer is None for "="."""
 
     target: str
     indices: tuple[Name, ...]
@@ -160,7 +161,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Statements in order. `results` is None if the text does not name what it returns."""
+    """The statements of a program in order. `results` is None if the text does not name what it returns."""
 
     declarations: tuple[Declaration, ...]
     statements: tuple[Statement, ...]
@@ -168,7 +169,7 @@ class Program:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and all below it, the node first."""
+    """Yield a node and all nodes below it, parents first."""
     stack = [node]
     while stack:
         result = stack.pop()
@@ -177,7 +178,7 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def rebuild(node: Node, change: Callable[[Node], Node | None]) -> Node:
-    """The node with `change` applied to all below it and then to itself; None keeps."""
+    """`node` with `change` applied to all nodes below it and then to itself (None keeps a node)."""
     created: Node
     match node:
         case Read():
@@ -195,7 +196,7 @@ def rebuild(node: Node, change: Callable[[Node], Node | None]) -> Node:
 
 
 def conjunction(conditions: list[Node]) -> Node | None:
-    """All of the conditions as one; None if there are none."""
+    """The conjunction of `conditions`; None if there are none."""
     if not conditions:
         return None
     first, *rest = conditions

@@ -94,7 +94,8 @@ def comprehension(
 
 
 class Comprehension:
-    """A comprehension that has been understood. Called on arrays, it is compiled for their types and sizes first."""
+    """A comprehension as a function of arrays. A call compiles it for the types and sizes of the arrays if it has no
+    program for them."""
 
     def __init__(self, nests: Nests, name: str, dynamic: Dynamic, options: Mapping[str, Any]) -> None:
         self.nests = nests
@@ -145,13 +146,13 @@ class Comprehension:
         return entry
 
     def graph(self, types: Sequence[TensorType]) -> Graph:
-        """The graph for inputs of these types."""
+        """The graph of the comprehension for inputs of these types."""
         builder = GraphBuilder(self.name)
         values = [builder.input(n, t) for n, t in zip(self.inputs, types, strict=True)]
         return builder.finish(self.emit(builder, *values))
 
     def emit(self, builder: GraphBuilder, *values: Value) -> tuple[Value, ...]:
-        """Add the comprehension to a graph that is being built; returns its results."""
+        """Add the comprehension's operators to a graph that is being built; returns its results."""
         program = self.bind([v.type for v in values])
         known = dict(zip(self.inputs, values, strict=True))
         for bound in program.bounds:
@@ -203,7 +204,7 @@ class Comprehension:
         return symbolic_types(self.nests, kind)
 
     def _with_symbols(self, types: Sequence[TensorType]) -> list[TensorType]:
-        """The types with symbols where sizes are dynamic."""
+        """The types of inputs with symbols in place of the sizes that are dynamic."""
         if not self._symbols or any(
             t.rank != self.nests.ranks.get(n, 0) for n, t in zip(self.inputs, types, strict=True)
         ):
@@ -215,14 +216,14 @@ class Comprehension:
         return created
 
     def _symbol(self, size: Expr, general: Expr) -> Expr:
-        """A size as a symbol if it is dynamic."""
+        """The size `size`, or, if it is dynamic, the expression `general` of symbols that stands for it."""
         result = variables(general)
         if not result or not all(str(v) in self._symbols for v in result):
             return size
         return substitute(general, {v: Var(str(v), lo=self._symbols[str(v)]) for v in result})
 
     def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Arguments by position and by name, in order."""
+        """The arrays passed by position and by name, in the order of the inputs."""
         known = dict(zip(self.inputs, arrays, strict=False))
         for n, a in named.items():
             if n not in self.inputs or n in known:
@@ -252,7 +253,7 @@ def _is_array(a: Any) -> bool:
 
 
 def _number(name: str, value: Any, kind: np.dtype[Any]) -> Any:
-    """A Python number as an array without dimensions."""
+    """The number `value`, passed for input `name`, as an array without dimensions, of type `kind`."""
     if not isinstance(value, bool | int | float):
         raise CallError(
             "not an array", where=f"input {name!r}", expected="an array or a number", got=type(value).__name__
@@ -264,7 +265,8 @@ def _number(name: str, value: Any, kind: np.dtype[Any]) -> Any:
 
 
 class NotationFunction:
-    """A string of einsum, einops or einx: a comprehension for each combination of types and shapes."""
+    """A string of einsum, einops or einx as a function of arrays: it becomes a comprehension for each combination of
+    types and shapes."""
 
     def __init__(self, notation: Notation, name: str, options: Mapping[str, Any]) -> None:
         self.notation = notation
@@ -290,27 +292,27 @@ class NotationFunction:
         return result
 
     def graph(self, types: Sequence[TensorType]) -> Graph:
-        """The graph for inputs of these types, whose sizes are numbers."""
+        """The graph of the string for inputs of these types, whose sizes are numbers."""
         builder = GraphBuilder(self.name)
         values = [builder.input(n, t) for n, t in zip(_letters(len(types)), types, strict=True)]
         return builder.finish(self.emit(builder, *values))
 
     def emit(self, builder: GraphBuilder, *values: Value) -> tuple[Value, ...]:
-        """Add the comprehension to a graph that is being built; returns its result."""
+        """Add the operators of the string to a graph that is being built; returns its result."""
         statement, nests = self._read([v.type for v in values])
         parts = [_reshaped(builder, v, shape) for v, shape in zip(values, statement.shapes, strict=True)]
         (created,) = Comprehension(nests, self.name, False, self.options).emit(builder, *parts)
         return (_reshaped(builder, created, statement.result),)
 
     def explain(self, *arrays: Any) -> str:
-        """The loops that were understood for these arrays, over elementary axes."""
+        """A text with the loops that the string means for these arrays, over elementary axes."""
         statement, nests = self._read(_types(arrays))
         kinds = [t.dtype for t in _types(arrays)]
         types = [TensorType(k, tuple(map(as_expr, shape))) for k, shape in zip(kinds, statement.shapes, strict=True)]
         return explain(bind(nests, types))
 
     def _read(self, types: Sequence[TensorType]) -> tuple[Statement, Nests]:
-        """The statement over elementary axes for these types, as text and as loops."""
+        """The statement that the string means for these types, and its nests of loops, over elementary axes."""
         sizes = [tuple(as_int(d) for d in t.shape) for t in types]
         if any(d is None for shape in sizes for d in shape):
             raise ComprehensionError("the sizes must be numbers", where=self.notation.source.text, got=list(types))

@@ -45,7 +45,8 @@ def torch_op(function: Comprehension, name: str) -> Any:
 
 
 def _register_gradient(op: Any, function: Comprehension, name: str, arguments: str) -> None:
-    """The backward pass as an operator of its own, "namespace::name_backward", so that it can be traced too."""
+    """Register the gradient of an operator as another operator, "namespace::name_backward", so that it can be traced
+    too."""
     import torch
 
     flows = ", ".join(f"Tensor d_{n}" for n in function.outputs)
@@ -76,7 +77,7 @@ def _register_gradient(op: Any, function: Comprehension, name: str, arguments: s
 
 
 def _type(tensor: Any) -> Any:
-    """The element type of a tensor, which may have no elements."""
+    """The Tilewright type of the elements of a PyTorch tensor, which may have none."""
     return dtype(str(tensor.dtype).removeprefix("torch."))
 
 

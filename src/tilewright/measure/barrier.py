@@ -53,7 +53,7 @@ def _best(call: Callable[[], None]) -> float:
 
 
 def _regions_text(count: int) -> str:
-    """LLVM text of `void regions(i64 nthreads)`: `count` empty parallel regions."""
+    """The LLVM text of `void regions(i64 nthreads)`, which runs `count` empty parallel regions."""
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("nothing", VOID, params, local=True) as (f, _):
@@ -67,7 +67,8 @@ def _regions_text(count: int) -> str:
 
 
 def _text(count: int) -> str:
-    """LLVM text of `void probe(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)`: `count` barriers."""
+    """The LLVM text of `void probe(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)`, which passes `count`
+    barriers."""
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("probe", VOID, params) as (f, (_slots, _dims, _tid, nthreads, barrier)):

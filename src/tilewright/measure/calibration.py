@@ -28,11 +28,12 @@ from tilewright.support.machine import Machine
 BARRIER = 500.0
 """The assumed cycles of a barrier if none was measured."""
 HANDOVER = 1600.0
-"""Cycles of handing a call to other threads where that was not measured; a 2-core Sapphire Rapids, 2026-11-23."""
+"""The assumed cycles of handing a call to other threads if that was not measured: those of a 2-core Sapphire Rapids,
+2026-11-23."""
 _VERSION = 1
 """The version of the file format of ceilings; files of other versions are ignored."""
 _AGREEMENT = 1.15
-"""A new measurement within this factor of the stored value does not replace it."""
+"""The factor within which a new measurement does not replace the stored value."""
 _PLAUSIBLE = {
     "frequency": (0.2, 10.0),
     "fma_per_cycle": (0.5, 8.0),
@@ -71,8 +72,7 @@ class Calibration:
 
 
 def rounded(value: float, steps: int = 4) -> float:
-    """The nearest of `steps` values an octave, to two significant digits: coarse enough that noise does not change
-    it."""
+    """The nearest of `steps` values an octave, to two significant digits, so coarse that noise rarely changes it."""
     if value <= 0:
         return 0.0
     nearest = 2.0 ** (round(math.log2(value) * steps) / steps)
@@ -121,7 +121,7 @@ def identity(machine: Machine) -> str:
 
 
 def path(machine: Machine, folder: Path | None = None) -> Path:
-    """The path of this machine's file."""
+    """The path of the file with this machine's ceilings."""
     return (folder or flags.CACHE_DIR()) / f"ceilings-{identity(machine)}.json"
 
 
@@ -170,7 +170,8 @@ def age(machine: Machine, folder: Path | None = None) -> float | None:
 
 
 def store(calibration: Calibration, machine: Machine, folder: Path | None = None) -> Path | None:
-    """Write this machine's file, all of it or nothing; its path, or None where the folder cannot be used."""
+    """Write the file with this machine's ceilings, all of it or nothing; returns its path, or None if the folder cannot
+    be used."""
     where = path(machine, folder)
     report = {
         "version": _VERSION,

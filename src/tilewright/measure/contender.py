@@ -131,7 +131,7 @@ def limit(memory: int | None = None, cpus: Sequence[int] | None = None) -> None:
 
 
 def _calls_in(call: Callable[[], object], warmup: float, turn: float) -> int:
-    """The number of calls that fill a turn, found after warming up."""
+    """The number of calls that take `turn` seconds together, found after calls of `warmup` seconds."""
     calls, spent, least = 0, 0.0, float("inf")
     start = time.perf_counter()
     while spent < warmup or calls < 2:

@@ -30,14 +30,14 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Outer:
-    """Bytes that a core reads a cycle from the last level and from memory."""
+    """The bandwidths of a core from the last level of cache and from memory, in bytes a cycle."""
 
     l3_bandwidth: float
     memory_bandwidth: float
 
 
 Pass = Callable[[Machine], Outer]
-"""One measurement."""
+"""The type of a function that measures the bandwidths once."""
 
 
 def _once(machine: Machine) -> Outer:
@@ -49,8 +49,8 @@ def _waited(machine: Machine) -> float:
 
 
 def measured(machine: Machine, once: Pass = _once, waited: Callable[[Machine], float] = _waited) -> Outer | None:
-    """The best of several passes; None if they are not representative: this thread was interrupted, a pass is a fourth
-    lower than another one, or memory is faster than the last level."""
+    """The best of several passes of the measurement `once`. None if they are not representative: this thread was
+    interrupted, a pass is a fourth lower than another one, or memory is faster than the last level."""
     end, passes = time.monotonic() + SECONDS, list[Outer]()
     while len(passes) < PASSES and (not passes or time.monotonic() < end - SECONDS / PASSES):
         if waited(machine) > peak.WAITED:
@@ -69,12 +69,12 @@ PASSES = 3
 
 
 def path(machine: Machine, folder: Path | None = None) -> Path:
-    """The path of this machine's file."""
+    """The path of the file with this machine's outer bandwidths."""
     return (folder or flags.CACHE_DIR()) / f"outer-{calibration.identity(machine)}.json"
 
 
 def load(machine: Machine, folder: Path | None = None) -> Outer | None:
-    """The bandwidths in this machine's file; None where there is no file, or its numbers are impossible."""
+    """The bandwidths in this machine's file; None if there is no file, or its numbers are impossible."""
     try:
         data = json.loads(path(machine, folder).read_bytes())
         if data["version"] != _VERSION or data["machine"] != calibration.identity(machine):
@@ -86,7 +86,8 @@ def load(machine: Machine, folder: Path | None = None) -> Outer | None:
 
 
 def store(outer: Outer, machine: Machine, folder: Path | None = None) -> None:
-    """Write this machine's file, all of it or nothing; nothing where the folder cannot be used."""
+    """Write the file with this machine's outer bandwidths, all of it or nothing; nothing if the folder cannot be
+    used."""
     where = path(machine, folder)
     report = {"version": _VERSION, "machine": calibration.identity(machine), "model": machine.model}
     report |= {"l3_bandwidth": outer.l3_bandwidth, "memory_bandwidth": outer.memory_bandwidth}

@@ -46,7 +46,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One thing to time.
+    """A piece of work to be timed in its own process.
 
     Args:
         name: for people.

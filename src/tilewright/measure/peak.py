@@ -25,7 +25,7 @@ so that some round is uninterrupted on a busy core, too."""
 _SLOWER = 8
 """The factor by which rounds of several threads are longer, and fewer: they take some 0.1 ms to begin and end."""
 _LARGEST = 512 << 20
-"""Bytes of the largest array that is read."""
+"""The size in bytes of the largest array that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The best of several passes, and how disturbed they were.
+    """The best figures of several passes, and how disturbed the passes were.
 
     Args:
         ceilings: the best of each.
@@ -70,8 +70,8 @@ class Measured:
 
 
 SPREAD, WAITED = 0.25, 0.1
-"""From which on a measurement counts as disturbed: chosen, not fitted. A third level that others use gives passes that
-differ by more, a core that others use has its thread wait for half of the time."""
+"""The spread and the waited share above which a measurement counts as disturbed: chosen, not fitted. A third level that
+others use gives passes that differ by more, a core that others use has its thread wait for half of the time."""
 _PASSES = 3
 _LOOK = 0.05
 """The seconds for which a busy thread is observed, to see whether it always runs."""
@@ -90,7 +90,7 @@ def measure_often(machine: Machine) -> Measured:
 
 
 def waited_share(probes: Probes) -> float:
-    """The share of a short time in which this thread, which always had work, was not running."""
+    """The share of a short time in which this thread did not run although it always had work."""
     rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
     start, used = time.perf_counter(), time.thread_time()
     while (wall := time.perf_counter() - start) < _LOOK:
@@ -108,7 +108,7 @@ def outer_rates(probes: Probes, machine: Machine) -> tuple[float, float]:
 
 
 _OUTER = 256 << 20
-"""Bytes of the largest array that `outer_rates` reads: many processes may measure at once."""
+"""The size in bytes of the largest array that `outer_rates` reads: many processes may measure at once."""
 
 
 def best_of(passes: Sequence[Ceilings]) -> Ceilings:
@@ -175,13 +175,13 @@ def _rounds_that_take(seconds: float, call: Callable[[int], object]) -> int:
 
 
 def _frequency(probes: Probes) -> float:
-    """GHz, as long as nothing else runs on the core's other thread."""
+    """The core's frequency in GHz, exact as long as nothing else runs on the core's other thread."""
     rounds = _rounds_that_take(_SECONDS / 4, lambda n: probes.chain(n, 3, 5))
     return rounds * CHAIN_STEPS / _best(lambda: probes.chain(rounds, 3, 5)) / 1e9
 
 
 def _gflops(probes: Probes, threads: int) -> float:
-    """Best rate of `threads` threads together."""
+    """The best rate in GFLOP/s of `threads` threads together."""
     rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
     if threads == 1:
         best = _best(lambda: probes.fma(rounds, 0.5, 1.0))
@@ -207,7 +207,7 @@ def _working_sets(machine: Machine) -> tuple[int, int, int, int]:
 
 
 def _read_bandwidth(probes: Probes, size: int, threads: int = 1) -> float:
-    """Best rate of `threads` threads together, each reading an array of `size` bytes."""
+    """The best bandwidth in bytes a second of `threads` threads together, each reading an array of `size` bytes."""
     size -= size % probes.bytes
     arrays = [np.ones(size // 4 + 16, np.float32) for _ in range(threads)]
     addresses = [a.ctypes.data + -a.ctypes.data % 64 for a in arrays]

@@ -16,11 +16,11 @@ from tilewright.support.classes import dataclass
 from tilewright.support.machine import Machine
 
 CHAIN_STEPS = 64
-"""Cycles of one round of `chain`."""
+"""The number of cycles that one round of `chain` takes."""
 READ_VECTORS = 8
-"""Vectors that one round of `read` loads."""
+"""The number of vectors that one round of `read` loads."""
 MOVE_BYTES = 128
-"""Bytes of each stream that one round of a `move` reads or writes."""
+"""The number of bytes of each stream that one round of a `move` reads or writes."""
 _SUMS = 8
 """The least number of accumulators, so that no addition waits for the one before."""
 
@@ -38,7 +38,8 @@ class Way:
 
 
 def fma_text(lanes: int, chains: int) -> str:
-    """`float fma(i64 n, float m, float a)`: n rounds of `chains` independent multiply-adds on `lanes` floats."""
+    """The LLVM text of `float fma(i64 n, float m, float a)`: n rounds of `chains` independent multiply-adds on `lanes`
+    floats."""
     vector = f"<{lanes} x float>"
     names = range(chains)
     phis = [f"  %x{c} = phi {vector} [ splat (float {c}.0), %entry ], [ %y{c}, %loop ]" for c in names]
@@ -64,7 +65,8 @@ def fma_text(lanes: int, chains: int) -> str:
 
 
 def chain_text() -> str:
-    """`i64 chain(i64 n, i64 a, i64 b)`: n rounds of CHAIN_STEPS additions and exclusive ors, each after the other."""
+    """The LLVM text of `i64 chain(i64 n, i64 a, i64 b)`: n rounds of CHAIN_STEPS additions and exclusive ors, each of
+    which needs the one before."""
     steps = []
     for k in range(CHAIN_STEPS):
         op, operand = ("add", "%a") if k % 2 == 0 else ("xor", "%b")
@@ -75,7 +77,8 @@ def chain_text() -> str:
 
 
 def read_text(lanes: int) -> str:
-    """`i64 read(ptr p, i64 n, i64 passes)`: `passes` times n rounds of READ_VECTORS vectors of `lanes` words."""
+    """The LLVM text of `i64 read(ptr p, i64 n, i64 passes)`: `passes` times n rounds of READ_VECTORS vectors of `lanes`
+    words."""
     vector = f"<{lanes} x i32>"
     names = range(READ_VECTORS)
     size = 4 * lanes
@@ -99,8 +102,8 @@ def read_text(lanes: int) -> str:
 
 
 def move_text(name: str, lanes: int, way: Way) -> str:
-    """`i64 NAME(ptr p, ptr q, i64 part, i64 n, i64 passes)`: `passes` times n rounds; stream s reads from p + s * part,
-    or writes to q + s * part."""
+    """The LLVM text of `i64 NAME(ptr p, ptr q, i64 part, i64 n, i64 passes)`: `passes` times n rounds; stream s reads
+    from p + s * part, or writes to q + s * part."""
     vector, size = f"<{lanes} x i32>", 4 * lanes
     count = MOVE_BYTES // size
     sums = range(max(way.reads, _SUMS // way.reads * way.reads))
@@ -159,7 +162,7 @@ def _loop(counter: str, count: str, phis: list[str], steps: list[str]) -> list[s
 
 
 class Probes:
-    """The compiled loops; they live as long as this object. ctypes releases the interpreter lock during a call.
+    """The compiled probe loops; they live as long as this object. ctypes releases the interpreter lock during a call.
 
     `flops` and `bytes` are those of one round of `fma` (a multiply-add counts two) and of `read`.
     """
@@ -177,7 +180,8 @@ class Probes:
 
 
 class Moves:
-    """Compiled ways of moving: `by_way[way](p, q, part, n, passes)`, addresses and parts multiples of 128 bytes."""
+    """The compiled loops that move memory: `by_way[way](p, q, part, n, passes)`, addresses and parts multiples of 128
+    bytes."""
 
     def __init__(self, machine: Machine, ways: Sequence[Way]) -> None:
         prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n!0 = !{i32 1}"

@@ -32,8 +32,8 @@ class Roofline:
     levels: tuple[Level, ...]
 
     def bound(self, flops: float | None, nbytes: float | None) -> Bound | None:
-        """The least time of work that does so many operations and touches so many bytes, each of them once and from the
-        smallest level that holds them all; None if neither is known."""
+        """The least time of work that does `flops` operations and touches `nbytes` bytes, each of them once and from
+        the smallest level that holds them all; None if neither is known."""
         result = [] if flops is None else [Bound(flops / self.peak, "compute")]
         if nbytes is not None:
             level = next((x for x in self.levels if nbytes <= x.holds), self.levels[-1])

@@ -115,7 +115,7 @@ class Value:
         return self.fn.let(to, f"{op} {self.type} {self.text} to {to}")
 
     def __getitem__(self, offset: Value | int) -> Value:
-        """Memory at an offset in bytes from this address: a value of the type of a `Field`, else an i64."""
+        """Load from memory at `offset` bytes from this address: a value of the type of a `Field`, else an i64."""
         return self.fn.load(_type_at(offset), self, offset)
 
     def __setitem__(self, offset: Value | int, value: Value | int) -> None:
@@ -131,7 +131,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable:
-    """A local variable."""
+    """A local variable of a function, in stack memory."""
 
     fn: Function
     type: str
@@ -209,13 +209,14 @@ class Function:
         return v
 
     def space(self, nbytes: int, type: str = "") -> Value:
-        """Fixed stack memory, aligned to 16."""
+        """Allocate `nbytes` of stack memory, aligned to 16 bytes; returns its address."""
         name = f"%{self._out.fresh('a')}"
         self._out.entry.append(f"  {name} = alloca {type or f'[{nbytes} x i8]'}, align 16")
         return Value(self, PTR, name)
 
     def dynamic_space(self, words: Value) -> Value:
-        """Stack memory of a computed number of i64, until the function returns."""
+        """Allocate stack memory of `words` i64, a number known at run time, until the function returns; returns its
+        address."""
         return self.let(PTR, f"alloca i64, i64 {words.text}, align 16")
 
     def load(self, type: str, pointer: Value, offset: Value | int = 0, order: str = "") -> Value:
@@ -276,7 +277,7 @@ class Function:
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
-        """Run the body if the condition holds."""
+        """Within the context, emit code that runs only if `condition` holds."""
         then, end = self.label(), self.label()
         self.emit(f"br i1 {condition.text}, label %{then}, label %{end}")
         self.start(then)
@@ -286,7 +287,7 @@ class Function:
 
     @contextmanager
     def loop(self) -> Iterator[Loop]:
-        """Repeat the body until it leaves."""
+        """Within the context, emit the body of a loop, which repeats until it leaves."""
         head, end = self.label(), self.label()
         self.emit(f"br label %{head}")
         self.start(head)
@@ -296,7 +297,8 @@ class Function:
 
     @contextmanager
     def each(self, count: Value | int) -> Iterator[Value]:
-        """Repeat the body for 0 <= i < count. Return from the middle is fine."""
+        """Within the context, emit the body of a loop over i from 0 to `count`; yields i. The body may return from the
+        function."""
         i = self.var(I64, 0)
         with self.loop() as loop:
             now = i.get()

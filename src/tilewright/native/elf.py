@@ -61,7 +61,7 @@ class Section:
 
 
 class Symbol:
-    """A symbol of an image: `section` is the index of a section of the image, or one of ELF's reserved numbers."""
+    """A symbol of an image: `section` is the index of the section that defines it, or one of ELF's reserved numbers."""
 
     __slots__ = ("binding", "name", "section", "value")
 
@@ -203,7 +203,7 @@ class _Linker:
                 yield image, image.sections[section], offset, kind, image.symbols[symbol], addend
 
     def _owner(self, image: Image, symbol: Symbol) -> tuple[Image, Symbol] | None:
-        """The image and the symbol that define a symbol; None if no image does."""
+        """The image that defines `symbol`, to which `image` refers, and the symbol there; None if no image does."""
         if symbol.binding in (_GLOBAL, _WEAK):
             return self._defined.get(symbol.name)
         return image, symbol

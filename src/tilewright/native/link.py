@@ -44,7 +44,7 @@ def _is_ordinary_linux() -> bool:
 
 
 def missing_features(wanted: Iterable[str]) -> list[str]:
-    """The CPU features (by LLVM's names) among these that this CPU lacks or this process may not use."""
+    """The CPU features in `wanted` (by LLVM's names) that this CPU lacks or this process may not use."""
     wanted = set(wanted)
     denied = forbidden() & wanted if wanted & NEEDED else set()
     unproven = wanted - _features_of_kernel() - denied

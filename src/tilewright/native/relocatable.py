@@ -25,7 +25,7 @@ _OBJECT, _FILE = 1, 4
 _RESERVED, _ABSOLUTE = 0xFF00, 0xFFF1
 _STACK_NOTE = ".note.GNU-stack"
 _RETAINED_ONCE = (_STACK_NOTE, ".riscv.attributes", ".ARM.attributes")
-"""Sections that describe the whole object: that of the first object is kept for all."""
+"""Sections that describe a whole object: only that of the first object is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Section:
 
 @dataclass(slots=True)
 class _Object:
-    """A parsed object: facts of its header, its table of sections, its symbols."""
+    """A parsed ELF object: fields of its header, its sections and its symbols."""
 
     name: str
     data: bytes
@@ -209,8 +209,8 @@ class _Joiner:
         return _FORMATS[self.objects[0].bits]
 
     def take_sections(self, which: int) -> None:
-        """The sections that take memory; code is called by its function, so that linkers can leave out what is unused
-        and disassemblers know it."""
+        """Add the sections of object number `which` that take memory. Code is named after its function, so that linkers
+        can leave out unused functions and disassemblers know them."""
         o = self.objects[which]
         functions = {s.section: s.name for s in reversed(o.symbols) if s.binding != _LOCAL}
         for k, (_, kind, flags, _, _, nbytes, link, info, align, entry) in enumerate(o.sections):
@@ -233,8 +233,8 @@ class _Joiner:
             section.link, section.info = self.numbers.get((which, section.link), 0) if ordered else 0, 0
 
     def take_symbols(self) -> None:
-        """Collect the symbols, locals first, as the format requires: those that were local, those that become local,
-        then those exported or needed from outside."""
+        """Collect the symbols of the result. Local ones come first, as the format requires: those that were local,
+        those that become local, then the symbols exported or needed from outside."""
         self.symbols.append(_Symbol("", 0, 0, 0, 0, 0))
         globals_: list[tuple[int, int, _Symbol]] = []
         for which, o in enumerate(self.objects):
@@ -276,7 +276,7 @@ class _Joiner:
         return len(self.symbols) - 1
 
     def relocations(self) -> list[_Section]:
-        """The tables of relocations with the symbol indices of the result."""
+        """The sections of relocations of the result, with its own numbers of symbols."""
         form, tables = self.form, []
         mask = (1 << form.kind_bits) - 1
         for which, o in enumerate(self.objects):

@@ -71,8 +71,9 @@ class _Part:
 
 @dataclass(slots=True)
 class _Linker:
-    """`homes` are the parts that sections became parts of, `slots` the entries of the table of addresses, `stubs` the
-    jumps to functions from outside, `left` what the loader has to fill in: place, kind, symbol's number, addend."""
+    """Lays out a shared library. `homes` maps sections of the image to the parts that contain them, `slots` symbols to
+    their entries in the table of addresses, `stubs` functions from outside to the jumps to them; `left` lists the
+    relocations for the loader: place, kind, symbol's number, addend."""
 
     image: Image
     exports: Sequence[str]
@@ -139,7 +140,7 @@ class _Linker:
         return sum(kind == elf.WORD for _, _, kind, _, _ in self.image.relocations) + len(self._slotted())
 
     def _gather(self, name: str, at: int, flags: int) -> _Part:
-        """Concatenate the sections with these flags into one part."""
+        """A new part called `name` from offset `at` on, which contains the sections with the access rights `flags`."""
         sections = {k: s for k, s in self.image.sections.items() if s.flags & 7 == flags}
         part = _Part(
             name, _PROGBITS, flags, align_up(at, max([16, *(s.align for s in sections.values())])), bytearray()
@@ -170,7 +171,7 @@ class _Linker:
             self.left.append((slot, *entry))
 
     def _jump(self, code: _Part) -> None:
-        """Let the jumps refer to their entries of the table."""
+        """Write into the jumps the distances to their entries in the table of addresses."""
         places = {s.name: slot for s, slot in self.slots.items() if not s.section}
         for name, at in self.stubs.items():
             struct.pack_into("<i", code.data, at - code.at + len(_JUMP), places[name] - at - len(_JUMP) - 4)
@@ -209,7 +210,7 @@ class _Linker:
 
 
 def _after(part: _Part) -> int:
-    """The first offset after a part."""
+    """The first multiple of 8 after the end of a part: the offset of the next one."""
     return align_up(part.at + len(part.data), 8)
 
 
@@ -223,7 +224,8 @@ def _strings(names: Iterable[str]) -> tuple[bytearray, dict[str, int]]:
 
 
 def _hash_table(names: Sequence[str]) -> bytearray:
-    """The loader's table of symbols: one chain for each value of the hash (System V ABI, 5 "Hash Table")."""
+    """The hash table by which the loader looks up symbols: a chain of symbols for each value of the hash (System V ABI,
+    5 "Hash Table")."""
     buckets, chain = [0] * max(1, len(names)), [0] * (len(names) + 1)
     for k, name in enumerate(names, 1):
         h = 0

@@ -92,13 +92,13 @@ class Writer:
         return symbol
 
     def table(self, element: str, entries: Sequence[str]) -> str:
-        """Define a constant array once for each content; returns `@name`."""
+        """Define a constant array, once for each content; returns `@name`."""
         content = f"[{len(entries)} x {element}] [{', '.join(f'{element} {entry}' for entry in entries)}]"
         return self.tables.setdefault(content, f"@table.{len(self.tables)}")
 
     def tile(self, body: str) -> str:
-        """Define a function that moves a tile once for each body; returns `@name`. `tiles` counts how often each is
-        requested."""
+        """Define a function that moves a tile, with the text `body`, once for each text; returns `@name`. `tiles`
+        counts how often each is requested."""
         self.tiles[body] = self.tiles.get(body, 0) + 1
         return f"@tile.{list(self.tiles).index(body)}"
 
@@ -121,8 +121,8 @@ class Writer:
         return f", !nontemporal !{number}"
 
     def loop_metadata(self, *, vectorize: bool, unroll: bool, copies: int = 0) -> str:
-        """The suffix `, !llvm.loop !N` that tells LLVM's loop passes what to leave alone; "" if nothing. With `copies`,
-        how often LLVM shall unroll the body."""
+        """The suffix `, !llvm.loop !N` of a branch, which forbids LLVM to vectorize or unroll a loop (`vectorize`,
+        `unroll` false), or asks it to unroll the loop `copies` times; "" if it says nothing."""
         facts = []
         if not vectorize:
             facts.append('!{!"llvm.loop.vectorize.enable", i1 false}')

@@ -26,7 +26,7 @@ STACK = 1 << 20
 PAGE = 1 << 16
 """The size of a page of memory in bytes."""
 MAX_PAGES = 1 << 16
-"""The number of pages that 32 bits can address."""
+"""The largest number of pages of memory: as many as 32 bits can address."""
 _MAGIC = b"\0asm\x01\0\0\0"
 _TYPE, _IMPORT, _FUNCTION, _TABLE, _MEMORY, _GLOBAL, _EXPORT, _ELEMENT, _CODE, _DATA = 1, 2, 3, 4, 5, 6, 7, 9, 10, 11
 _DATA_COUNT = 12
@@ -90,7 +90,7 @@ class _Reader:
 
 
 def number(value: int) -> bytes:
-    """A number as LEB128."""
+    """A number in the binary encoding LEB128."""
     out = bytearray()
     while True:
         byte, value = value & 127, value >> 7
@@ -383,7 +383,7 @@ class _Linker:
                 self.initial.append(value)
 
     def in_table(self, function: int) -> int:
-        """The index in the function table of a function whose address is taken."""
+        """The index in the function table for function number `function`, whose address is taken."""
         if function < 0:
             raise ValueError("the address of a function that is nowhere")
         return self.table.setdefault(function, len(self.table) + 1)
@@ -423,7 +423,8 @@ class _Linker:
         raise ValueError(f"a relocation of kind {kind} in {o.name}")
 
     def body(self, which: int, at: int, body: bytes) -> bytes:
-        """A function's body with its relocations applied, each number in its shortest form."""
+        """The body of a function of object `which`, with its relocations applied and each number in its shortest form;
+        `at` is its offset in the section of code."""
         out, last = bytearray(), 0
         for offset, kind, index, addend in self.objects[which].code:
             place = offset - at

@@ -63,7 +63,8 @@ class Composite:
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-        """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple of all outputs)."""
+        """Call the model. Returns the output, or a tuple of them; `out` itself if it is given (an array, or a tuple of
+        all outputs)."""
         inputs = in_order([i.name for i in self.inputs], inputs, named)
         if len(inputs) != len(self.inputs):
             names = ", ".join(f"{i.name}: {describe_spec(i)}" for i in self.inputs)
@@ -77,7 +78,7 @@ class Composite:
         return results[0] if len(results) == 1 else results
 
     def call_async(self, /, *inputs: Any, out: Any = None, **named: Any) -> Pending:
-        """The call, made by another thread, as of a `Model`."""
+        """Make a call in another thread, as `Model.call_async` does."""
         return in_background(self, inputs, out, named)
 
     def stream(self) -> Composite:
@@ -269,11 +270,11 @@ class Composite:
 
 
 MAX_LISTED = 10
-"""The most operators that a warning lists."""
+"""The largest number of operators that a warning lists."""
 
 
 class _Gate:
-    """A lock that admits calls together, and an update only by itself."""
+    """A lock that admits any number of calls together, and an update only by itself."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -305,7 +306,7 @@ class _Gate:
 
 
 def _value(value: Any, where: str) -> Any:
-    """An input in the form in which parts take it."""
+    """An input `value` of a call in the form in which parts take it; `where` names it in errors."""
     if value is None or isinstance(value, dict):
         return value
     if isinstance(value, list | tuple):
@@ -316,7 +317,7 @@ def _value(value: Any, where: str) -> Any:
 
 
 def _noting(result: list[tuple[str, str, float]]) -> Watch:
-    """A watch that appends what it is told about each part to a list."""
+    """A watch function that appends the name, kind and seconds of each part to `result`."""
     return lambda name, label, seconds: result.append((name, label, seconds))
 
 

@@ -84,7 +84,7 @@ class Context:
         return self.tensor(section, name)
 
     def tensor(self, section: Section, name: str) -> Any:
-        """The value of an initializer in the file."""
+        """The value that the file has for the initializer `name`."""
         tensor = section.initializers[name]
         if id(tensor) not in self.arrays:
             where = f"initializer {name!r}"

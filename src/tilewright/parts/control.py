@@ -41,7 +41,7 @@ class ControlPart:
             yield from body.models()
 
     def run(self, values: Values) -> dict[str, Any]:
-        """The outputs by name."""
+        """Run the node; returns its outputs by name."""
         ways = {"If": self._branch, "Loop": self._loop, "SequenceMap": self._map}
         results = ways[self.node.op_type](values)
         named = dict(zip(self.node.output, results, strict=False))
@@ -114,7 +114,7 @@ class ControlPart:
 
 
 def control_node(section: Section) -> onnx.NodeProto:
-    """The one node of a section."""
+    """The control node of a section, which has only one."""
     return next(n for n in section.nodes if is_control(n))
 
 
@@ -129,7 +129,7 @@ def _graphs(section: Section) -> dict[str, onnx.GraphProto]:
 
 
 def bodies(section: Section) -> dict[str, Section]:
-    """The bodies of a section's node."""
+    """The bodies of a section's control node as sections, by attribute name."""
     node = control_node(section)
     return {n: section.inner(node, g, f"{section.name}.{n}") for n, g in _graphs(section).items()}
 
@@ -142,8 +142,8 @@ def _truth(value: Any, where: str) -> bool:
 
 
 def _stacked(rows: list[Any], info: onnx.ValueInfoProto) -> Any:
-    """Stack the results of the iterations along a new axis; without iterations the body's type gives the element
-    type."""
+    """The results `rows` of the iterations, stacked along a new axis; without iterations an empty array of the element
+    type that the body states in `info`."""
     if rows:
         return np.stack(rows)
     tensor = info.type.tensor_type

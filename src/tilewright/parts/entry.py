@@ -182,7 +182,7 @@ def coverage(
 
 
 def _loaded(model: Any) -> Loaded | None:
-    """An ONNX model, loaded; None for other models and for files that cannot be read."""
+    """The loaded ONNX model; None for other models and for files that cannot be read."""
     is_onnx = isinstance(model, str | Path | bytes) or type(model).__module__.partition(".")[0] == "onnx"
     if not is_onnx or frontends.find(model) is not None:
         return None
@@ -195,8 +195,8 @@ def _loaded(model: Any) -> Loaded | None:
 
 
 def rereads(model: Any, dims: DimSizes | None) -> Reread | None:
-    """A function that reads the weights of a model once more; None unless it is an ONNX file, as its owner may change
-    other models."""
+    """A function that reads the weights of `model` once more; None unless it is an ONNX file, as other models may be
+    changed by their owner."""
     if not is_onnx_file(model):
         return None
     where = Path(model).absolute()
@@ -213,7 +213,7 @@ def rereads(model: Any, dims: DimSizes | None) -> Reread | None:
 
 
 def can_fall_back(error: Error, loaded: Loaded) -> bool:
-    """Whether a refused model is well formed as far as is known, so that refused nodes can run elsewhere. Shapes that
+    """Whether the nodes that caused `error` can run elsewhere: the model is well formed as far as is known. Shapes that
     do not match may match at run time if sizes are open."""
     shapes = [i.type.tensor_type.shape for i in loaded.model.graph.input]
     is_open = any(not d.HasField("dim_value") for shape in shapes for d in shape.dim)

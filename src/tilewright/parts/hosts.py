@@ -42,11 +42,11 @@ LEFT_OUT = {
     "RNN": (_RECURRENT, 4),
     "BatchNormalization": (frozenset(("spatial",)), None),
 }
-"""Attributes, and the index of an input, that the reference implementation ignores: its results for other values than
-the default are wrong. Older versions also ignore the direction."""
+"""For operators of which the reference implementation ignores attributes or an input: these attributes, and the index
+of the input. Its results for other values than the default are wrong. Older versions also ignore the direction."""
 
 MAX_NUMBER = 1 << 24
-"""The largest number that may be an attribute of a node which the reference implementation runs."""
+"""The largest number that an attribute may have in a node which the reference implementation runs."""
 MAX_SESSIONS = 16
 """The number of prepared sessions that a part keeps for different input types."""
 
@@ -107,7 +107,7 @@ class Hosts:
 
 
 class HostPart:
-    """A section that a host runs as it is."""
+    """A section of nodes that a host runs without compiling it."""
 
     def __init__(self, section: Section, hosts: Hosts, weights: Callable[[], tuple[Values, int]]) -> None:
         self.section = section
@@ -117,7 +117,7 @@ class HostPart:
         self._lock = threading.Lock()
 
     def run(self, values: Values) -> dict[str, Any]:
-        """The outputs by name. Raises CallError if no host can compute them."""
+        """Run the section; returns its outputs by name. Raises CallError if no host can compute them."""
         weights, version = self._weights()
         infos = {name: info_of(values[name]) for name in self.section.inputs}
         key = (version, *((i.code, len(i.dims)) if i is not None else None for i in infos.values()))
@@ -163,7 +163,7 @@ def _set_weights(model: onnx.ModelProto, section: Section, weights: Values) -> N
 
 
 def _open(info: TensorInfo | None) -> TensorInfo | None:
-    """The type with all dimensions unknown."""
+    """`info` with all dimensions unknown."""
     return None if info is None else TensorInfo(info.code, tuple(f"_{k}" for k in range(len(info.dims))))
 
 
@@ -177,7 +177,7 @@ def has_onnxruntime() -> bool:
 
 @functools.cache
 def _ort_schemas() -> frozenset[tuple[str, str]]:
-    """The operators of this ONNX Runtime, (domain, name)."""
+    """The (domain, name) of each operator that the installed ONNX Runtime has."""
     if not has_onnxruntime():
         return frozenset()
     try:
@@ -254,7 +254,7 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterable[onnx.NodeProto]:
 
 
 def _is_native(info: TensorInfo) -> bool:
-    """Whether NumPy itself has the element type."""
+    """Whether the element type is one of NumPy's own, not of `ml_dtypes`."""
     return info.code == onnx.TensorProto.STRING or bool(onnx.helper.tensor_dtype_to_np_dtype(info.code).isbuiltin == 1)
 
 

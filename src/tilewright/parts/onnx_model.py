@@ -61,7 +61,7 @@ def coverage(
 
 
 def _check_names(loaded: Loaded, dims: DimSizes) -> None:
-    """Raise ModelError for statements about dimensions that the model's inputs do not have."""
+    """Raise ModelError if `dims` names a dimension that the model's inputs do not have."""
     sizes = [d for value in loaded.model.graph.input for d in value.type.tensor_type.shape.dim]
     known = {d.dim_param for d in sizes if d.dim_param}
     unknown = [name for name in dims if name not in known]
@@ -75,7 +75,7 @@ def _check_names(loaded: Loaded, dims: DimSizes) -> None:
 
 
 def stated_types(section: Section, dims: DimSizes) -> dict[str, TensorInfo | None]:
-    """The types that a model states for its inputs; one without a rank is left out."""
+    """The types that a model states for its inputs, by name; inputs of unknown rank are left out."""
     result: dict[str, TensorInfo | None] = {}
     numbers: dict[int | str, int] = {name: size for name, size in dims.items() if isinstance(size, int)}
     for info in section.loaded.model.graph.input:

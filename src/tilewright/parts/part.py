@@ -36,9 +36,9 @@ Watch = Callable[[str, str, float], None]
 MAX_FORMS = 16
 """The number of compiled forms that a part keeps; the least recently used one is dropped first."""
 OFTEN = 8
-"""The number of forms after which a warning says that a part is compiled often."""
+"""The number of forms of a part at which a warning says that it is compiled often."""
 TOO_OFTEN = 32
-"""The most forms of a part if the caller states no limit."""
+"""The largest number of forms of a part if the caller states no limit."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class CutForm:
     last: list[tuple[str, ...]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find out after which step each value is no longer needed."""
+        """Find out after which step each value between the steps is no longer needed."""
         keep = {*self.section.outputs, *self.section.inputs}
         for step, _ in reversed(self.steps):
             names = {*step.section.inputs, *step.section.outputs} - keep
@@ -139,7 +139,8 @@ class Part:
                 self._keep(types, {}, form)
 
     def plan(self, result: Survey) -> CutForm:
-        """Cut the section into parts, now and for all calls of the stated types."""
+        """Cut the section into smaller parts by the survey `result`, and keep this form for all calls of the stated
+        types."""
         form = self._cut(result)
         names = self.section.inputs
         if all(name in self.types for name in names):
@@ -149,7 +150,8 @@ class Part:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
-        """The outputs by name for these inputs. `watch` is called with each part's name, its kind and its seconds."""
+        """Run the part on these inputs; returns its outputs by name. `watch` is called with each part's name, its kind
+        and its seconds."""
         if not self.section.nodes:
             return {n: values[n] if n in values else self.initializer(n) for n in self.section.outputs}
         form = self._find(values)
@@ -198,7 +200,7 @@ class Part:
                 return self._build_cut(candidates[0], known, lacking)
 
     def _candidates(self, values: Values) -> list[Types]:
-        """The types for which a form might be compiled, the most general first."""
+        """The types for which a form for the inputs `values` might be compiled, the most general first."""
         exact = observed(values, self.section.inputs)
         results: list[Types] = []
         stated = {n: self.types[n] for n in self.section.inputs if n in self.types}
@@ -211,7 +213,8 @@ class Part:
         return results
 
     def _build_cut(self, types: Types, known: Values, lacking: Mapping[int, Error]) -> Form:
-        """Cut the section into smaller parts: for any values of the inputs if that suffices, else for these values."""
+        """Cut the section into smaller parts: for any values of the inputs if that suffices, else for the values
+        `known`. `lacking` are the nodes that cannot be compiled, with the reasons."""
         if self.depth < MAX_DEPTH:
             for values in [{}, known] if known else [{}]:
                 result = survey(self.section, types, values, lacking)
@@ -222,8 +225,8 @@ class Part:
         return self._keep(types, {}, self._cut(survey(self.section, types, {}, all_lacking)))
 
     def _learn(self, result: Survey, values: Values, lacking: dict[int, Error]) -> bool:
-        """Note requirements that a survey found: inputs that must be known by value, or nodes that cannot be compiled.
-        Returns whether anything is new."""
+        """Note what the survey `result` requires: inputs that must be known by value, or nodes that cannot be compiled.
+        Returns whether any requirement is new."""
         new = False
         for k, node in enumerate(result.nodes):
             if not node.needs:
@@ -239,7 +242,8 @@ class Part:
         return new
 
     def _native(self, types: Types, known: Values) -> NativeForm | None:
-        """The section compiled as one program; None if that is impossible."""
+        """The section compiled as one program for inputs of `types`, with the values `known` of some; None if that is
+        impossible."""
         free = {n: t for n, t in types.items() if n not in known}
         try:
             imported = import_onnx(self.section.model(free, known))
@@ -275,7 +279,7 @@ class Part:
         return CutForm(parts, self.section, context)
 
     def models(self) -> Iterator[tuple[Model, Section]]:
-        """All compiled programs, with their sections."""
+        """Yield all compiled programs of the part, each with its section."""
         for _, form in self.forms:
             if isinstance(form, NativeForm):
                 yield form.model, self.section
@@ -294,7 +298,7 @@ class Part:
 
 
 MAX_DEPTH = 16
-"""The deepest nesting of parts in parts."""
+"""The largest depth of parts nested in parts."""
 
 
 def _least(types: Types, model: Model) -> dict[str, int]:

@@ -31,8 +31,8 @@ CONTROLLED = ("If", "Loop", "SequenceMap")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One part: its section, which of its inputs must be known when it is compiled, and the types of inputs that are
-    known ahead. `reasons`: why its nodes are not compiled, by their position in `section.nodes`."""
+    """One part of a cut: its section, which of its inputs must be known when it is compiled, and the types of inputs
+    that are known in advance. `reasons`: why nodes are not compiled, by their position in `section.nodes`."""
 
     kind: Kind
     section: Section
@@ -45,7 +45,7 @@ class Step:
 def cut(section: Section, result: Survey) -> list[Step]:
     """The steps that compute a section's outputs, in an order in which they can run.
 
-    Raises ModelError if they are, or read, a value that nothing computes.
+    Raises ModelError if the outputs, or the inputs of a step, include a value that nothing computes.
     """
     members = members_of(section, result)
     wanted = set(section.outputs)
@@ -105,7 +105,7 @@ def kind_of(section: Section, result: Survey, k: int) -> Kind:
 
 
 def is_control(node: onnx.NodeProto) -> bool:
-    """Whether a node's decisions are made between parts if it is not compiled."""
+    """Whether a node is control flow, which Python evaluates between parts if it is not compiled."""
     return node.op_type in CONTROLLED and node.domain in ("", "ai.onnx")
 
 

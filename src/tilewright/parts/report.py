@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 _Piece = tuple[Section, str, str, list[Uncompiled]]
 
 PYTHON = "Python"
-"""The host that evaluates the control flow of an If or Loop with bodies as parts, and holds sequences."""
+"""The name of the host that evaluates control flow and holds sequences: Python."""
 
 
 def coverage_of(part: Part, context: Context) -> Coverage:
-    """The coverage of a part and those inside it."""
+    """The coverage report of a part and of the parts inside it."""
     return _report(part.section.name, _pieces(part, context.hosts))
 
 
 def coverage_in_advance(name: str, section: Section, types: Types, hosts: Hosts) -> Coverage:
-    """The coverage of a section, as far as the types of its inputs tell."""
+    """The coverage report of a section that has not run, as far as the types of its inputs tell."""
     return _report(name, _pieces_prefetched(section, types, hosts))
 
 
@@ -99,13 +99,13 @@ def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
 
 
 def reason_of(error: Error) -> str:
-    """The reason of an error, without its place."""
+    """The message of an error, without the place that it is about."""
     results = [e.what + (f", got {e.got}" if e.got else "") for e in error.each()]
     return "; ".join(dict.fromkeys(results))
 
 
 def help_for(error: Error) -> str:
-    """A hint at how to get a node compiled that is not; "" where none is known."""
+    """A hint how to get a node compiled that failed with `error`; "" if none is known."""
     if any("operator" in e.what and "not supported" in e.what for e in error.each()):
         return "a plug-in may bring a rule for the operator (docs/plugins.md)"
     return next((e.hint for e in error.each() if e.hint), "")

@@ -30,7 +30,7 @@ class ValuePart:
         self._attributes = [{a.name: onnx.helper.get_attribute_value(a) for a in n.attribute} for n in section.nodes]
 
     def run(self, values: Values) -> dict[str, Any]:
-        """The outputs by name."""
+        """Run the section; returns its outputs by name."""
         entries = dict(values)
         for k, (node, attributes) in enumerate(zip(self.section.nodes, self._attributes, strict=True)):
             arguments = [self._read(entries, name) if name else None for name in node.input]
@@ -56,7 +56,7 @@ def _number(position: Any) -> int:
 
 
 def _place(sequence: Sequence[Any], position: Any, most: int) -> int:
-    """The index in a sequence for a position that may count from the end."""
+    """The index in a sequence, at most `most`, for a position that may count from the end. Raises IndexError."""
     k = _number(position)
     if not -len(sequence) <= k <= most:
         raise IndexError(f"position {k} of a sequence of {len(sequence)}")

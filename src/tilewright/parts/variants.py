@@ -17,7 +17,7 @@ from tilewright.support.classes import dataclass
 Values = Mapping[str, Any]
 
 MAX_VALUE = 4096
-"""Arrays with more elements than this are never compiled into a form by value."""
+"""The largest number of elements of an array that a form may be compiled for by value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +67,15 @@ def _binds(dims: Sequence[Dim], result: Sequence[Dim], bound: dict[str, int]) ->
 
 
 class History:
-    """The sizes that inputs have had, by input and dimension."""
+    """The sizes that each dimension of each input has had in calls."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int, int, int], list[int]] = {}
         self._calls = 0
 
     def observe(self, infos: Types) -> Types:
-        """Note the types of a call's inputs; returns them with a symbol for each dimension that has changed between
-        calls."""
+        """Note the types of a call's inputs; returns these types with a symbol for each dimension that has changed
+        between calls."""
         self._calls += 1
         columns: dict[tuple[str, int, int, int], tuple[int, ...]] = {}
         for name, info in infos.items():
@@ -102,9 +102,9 @@ class History:
 
 
 MAX_HISTORY = 64
-"""The number of sizes of a dimension that are remembered."""
+"""The number of past sizes of a dimension that are remembered."""
 
 
 def observed(values: Values, names: Sequence[str]) -> dict[str, TensorInfo | None]:
-    """The types of arrays."""
+    """The types of the arrays called `names` in `values`."""
     return {name: info_of(values[name]) for name in names}

@@ -24,14 +24,14 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
 
 CONFIDENCE = 0.99
-"""The share of the draws of samples for which the loss of all calls is at most the bound, where losses are normal. Of
+"""The least share of draws of samples for which the loss on all calls is at most the bound, where losses are normal. Of
 squared errors of few numbers, which are skewed, it is 0.95 to 0.98 (`tests/quantization/test_bound.py`)."""
 PRIOR = 3
 """The number of prior degrees of freedom, with a deviation equal to the mean."""
 SERIES = 200
-"""From this many degrees of freedom on, Student's distribution is approximated by an expansion about the normal one."""
+"""The degrees of freedom from which on Student's distribution is approximated by an expansion about the normal one."""
 MAX_REQUEST = 1 << 20
-"""The most samples that an error message asks for."""
+"""The largest number of samples that an error message asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Loss:
 
     @property
     def margin(self) -> float:
-        """The part of the bound beyond the measured loss."""
+        """The part of the bound that is more than the measured loss."""
         return self.upper - self.drop
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def student(confidence: float, freedom: int) -> float:
 
 
 def _within(angle: float, freedom: int) -> float:
-    """The probability that the magnitude is at most the root of the degrees of freedom times the angle's tangent."""
+    """The probability, by Student's distribution, of a magnitude of at most `sqrt(freedom) * tan(angle)`."""
     odd = freedom % 2
     term = total = cos(angle) if odd else 1.0
     for k in range(2 + odd, freedom - 1, 2):

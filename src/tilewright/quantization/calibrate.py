@@ -132,14 +132,14 @@ def scales_of(
 
 
 def _heavier(feeds: Mapping[int, Feed]) -> float:
-    """How much heavier the tails of floating-point inputs are than those of normal numbers."""
+    """How much heavier the tails of the model's floating-point inputs are than those of normal numbers (`excess`)."""
     samples = [[np.asarray(feed[name]) for feed in feeds.values()] for name in next(iter(feeds.values()), {})]
     floats = [arrays for arrays in samples if arrays[0].dtype.kind == "f" and all(a.size for a in arrays)]
     return max((excess([ends_of(a) for a in arrays], max(a.size for a in arrays)) for arrays in floats), default=0.0)
 
 
 def _hull(ends: Collection[Ends]) -> tuple[float, float]:
-    """The range that contains all of these."""
+    """The least range that contains the ranges of all `ends`; it contains 0 if there are none."""
     return min((e.low for e in ends), default=0.0), max((e.high for e in ends), default=0.0)
 
 
@@ -158,8 +158,8 @@ def errors_of(
     sites: Sequence[Site],
     scales: Sequence[Mapping[Value, Scale]],
 ) -> list[dict[str, LayerError]]:
-    """The error of each site by itself, by its name, for each choice of samples, its weights and its scales: one
-    program computes all sites both ways and their statistics."""
+    """The error of each site when it alone is quantised, by the site's name, for each choice of samples with its
+    weights and scales. One program computes all sites both ways, and the statistics."""
     if not sites:
         return [{} for _ in choices]
     quantised, graph = _compared(makers[0].read.graph, sites)
@@ -184,7 +184,7 @@ def errors_of(
 
 
 def renew(model: Model, weights: Mapping[str, Any]) -> None:
-    """Replace the weights of a model that reads some of these."""
+    """Update the weights of a model from `weights`, which may have more."""
     model.update({spec.name: weights[spec.name] for spec in model.params}, finite=False)
 
 

@@ -16,9 +16,9 @@ from tilewright.runtime.target import is_gpu
 from tilewright.support.classes import dataclass
 
 ROUNDS = 21
-"""Turns of each of two models that are compared."""
+"""The number of turns of each of two models that are compared."""
 TURN = 1e-3
-"""The least seconds of a turn."""
+"""The least duration of a turn, in seconds."""
 
 
 def squares(model: Model, feed: Feed, outputs: Mapping[str, Any]) -> tuple[float, float]:
@@ -53,7 +53,7 @@ def closeness(model: Model, feeds: Sequence[Feed], outputs: Sequence[Mapping[str
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Durations of calls of two models that took turns."""
+    """The durations of calls of two models that took turns, in seconds."""
 
     first: tuple[float, ...]
     second: tuple[float, ...]

@@ -39,10 +39,10 @@ Wanted = Literal["int8", "bf16", "fp16", "int8w", "int4w", "auto"]
 Metric = Callable[[Model], "float | Sequence[float]"]
 
 PRODUCTS: tuple[Precision, ...] = ("bf16", "int8w", "int4w")
-"""Types of products that `tw.compile(precision=)` knows, which need no calibration."""
+"""The precisions of products that `tw.compile(precision=)` offers and that need no calibration."""
 
 PROFILED = 20
-"""Calls from which the times of layers are measured."""
+"""The number of calls from which the times of layers are measured."""
 FASTER = 1.02
 """The factor by which a model must be faster, in three quarters of the pairs, so that `auto` chooses it."""
 
@@ -138,7 +138,7 @@ def quantize(
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A model, its metric, and its entries in the report."""
+    """A compiled model that the search may choose: its graph, its metric, and its entries in the report."""
 
     chosen: str
     model: Model
@@ -181,7 +181,7 @@ class _Search:
         return self.reported(self.fastest([c for c in candidates if c.chosen != "fp32"]))
 
     def fastest(self, candidates: Sequence[_Candidate]) -> _Candidate:
-        """The candidate with the shortest call, or the f32 model if none is faster."""
+        """The fastest candidate, or the f32 model if none is faster than it by the factor FASTER."""
         best, most = self.original, FASTER
         for candidate in candidates:
             faster = in_turns(self.original.model, candidate.model, self.samples.first).faster
@@ -195,7 +195,8 @@ class _Search:
     # --- products in another type -------------------------------------------------------------------------------------
 
     def products_in(self, precision: Precision) -> _Candidate:
-        """All products with weights in bf16, or with weights of fewer bits, if the metric allows it."""
+        """The candidate with all products with weights in bf16, or with weights of fewer bits; the f32 model if the
+        metric would fall too far."""
         model = self.maker.model(self.original.graph, precision=precision)
         scores = self.score(model)
         if self.falls(scores) and precision != "bf16":
@@ -240,7 +241,7 @@ class _Search:
         return replace(self.original, reason=self.refusal(f"in {precision}", all_of_it))
 
     def in_fp16(self) -> _Candidate:
-        """All layers with 16-bit operands, if the metric allows it."""
+        """The candidate with 16-bit operands in all layers; the f32 model if the metric would fall too far."""
         sites = sites_of(self.original.graph)
         if not sites:
             return replace(self.original, reason="no layer multiplies by weights")
@@ -281,7 +282,7 @@ class _Search:
         return replace(mix(retained), layers=rows)
 
     def mixed(self, sites: Sequence[Site], fits: Sequence[Fit]) -> _Candidate:
-        """The model with these layers in int8 by the first fit."""
+        """The candidate with the layers `sites` in int8, by the parameters of the first fit."""
         graph = self.maker.read.graph
         used_names = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
         # A recurrent layer's error goes on into its state, and columns of scores are places, not channels.
@@ -299,8 +300,8 @@ class _Search:
         return _Candidate("int8" if sites else "fp32", model, scores, written, weights, (), ranges=ranges)
 
     def crossed(self, sites: Sequence[Site], names: Mapping[str, str], fits: Sequence[Fit]) -> Scores:
-        """The scores of these layers in int8, each sample computed by the fit that has not seen it: one program has the
-        numbers of all fits. A single sample is computed by its own fit."""
+        """The scores of the model with the layers `sites` in int8, where each sample is computed with the fit to the
+        other samples: one program takes the numbers of all fits. A single sample is computed with its own fit."""
         assert self.outputs is not None
         feeds, program = self.samples.feeds, opened(self.maker.read.graph, sites, names)
         pairs: dict[int, tuple[float, float]] = {}
@@ -316,16 +317,16 @@ class _Search:
         return close_scores([pairs[k] for k in feeds], fitted=len(fits) == 1)
 
     def falls(self, scores: Scores) -> bool:
-        """Whether the metric may fall by more than is allowed; NaN counts as falling."""
+        """Whether the metric of a model with these scores may fall by more than is allowed; NaN counts as falling."""
         return not loss_of(self.original.scores, scores).upper <= self.max_drop
 
     def refusal(self, how: str, scores: Scores) -> str:
-        """The reason why a model is not chosen."""
+        """The reason, for the report, why a model computed `how` is not chosen."""
         loss = loss_of(self.original.scores, scores)
         return f"{how} the metric falls to {scores.metric:.6g}, {loss.beyond(self.max_drop)}"
 
     def mix(self, layers: int, scores: Scores, seconds: float) -> Mix:
-        """The report's line for a choice of layers."""
+        """The line of the report for a model with `layers` quantised layers."""
         return Mix(layers, scores.metric, seconds, loss_of(self.original.scores, scores).upper)
 
     def reported(self, best: _Candidate) -> QuantizedModel:
@@ -357,7 +358,8 @@ class _Search:
         return QuantizedModel(program, self.maker.threads, report)
 
     def timed(self, best: _Candidate) -> tuple[LayerRow, ...]:
-        """The report's rows of a model, with the times of the kernels that multiply, if each computes one layer."""
+        """The rows of the report for the chosen model, with the times of its kernels that multiply, if each computes
+        one layer."""
         feed = tuple(self.samples.first[name] for name in self.maker.names)
         both = [_products(model.profile(*feed, repeat=PROFILED)) for model in (self.original.model, best.model)]
         if any(len(times) != len(best.layers) for times in both):
@@ -366,7 +368,7 @@ class _Search:
 
 
 def _products(profile: Profile) -> list[float]:
-    """Seconds of the kernels that multiply, in order."""
+    """The seconds of each kernel that multiplies, in order."""
     return [k.seconds for k in profile.kernels if any(name in k.label for name in ("conv", "matmul", "recurrence"))]
 
 

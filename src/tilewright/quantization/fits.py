@@ -24,7 +24,7 @@ from tilewright.support.classes import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The parameters fitted to one choice of samples.
+    """The parameters fitted to one choice of samples, and the model that they are for.
 
     feeds   the samples, by their numbers
     maker   the model, its values smoothed by these samples

@@ -23,7 +23,7 @@ from tilewright.transform.regions.captures import builder_for
 
 
 def in_f16(graph: Graph, sites: Iterable[Site]) -> Graph:
-    """The graph in which the operands of these layers are f16."""
+    """`graph` with the operands of the layers `sites` rounded to f16."""
     layers = {site.output for site in sites}
     builder = builder_for(graph)
     rounded: dict[Value, Value] = {}
@@ -47,7 +47,7 @@ def in_f16(graph: Graph, sites: Iterable[Site]) -> Graph:
 
 
 def beyond(graph: Graph, weights: Mapping[str, Any], sites: Iterable[Site]) -> list[str]:
-    """The layers whose weights exceed the range of f16, or are not finite."""
+    """The names of the layers whose weights exceed the range of f16, or are not finite."""
     sites = tuple(sites)
     exact = computed(graph, [site.weights for site in sites], weights)
     most = float(np.finfo(np.float16).max)

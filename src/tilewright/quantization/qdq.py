@@ -19,8 +19,8 @@ from tilewright.transform.regions.captures import names_of
 
 
 def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, Any]]:
-    """The graph with everything that only depends on weights computed: codes and scales of quantised weights, and
-    arrays."""
+    """`graph` with all values that depend on weights alone computed: codes and scales of quantised weights become
+    parameters. Also the arrays of its parameters."""
     fixed = fixed_values(graph)
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     reading = [n for n in graph.nodes if not all(v in fixed for v in n.outputs)]
@@ -50,7 +50,7 @@ def folded(graph: Graph, weights: Mapping[str, Any]) -> tuple[Graph, dict[str, A
 
 
 def computed(graph: Graph, values: Sequence[Value], weights: Mapping[str, Any]) -> dict[Value, Any]:
-    """The arrays of values that only depend on weights."""
+    """The arrays of the given values, which depend on weights alone."""
     results = [v for v in values if v not in graph.params]
     alone = replace(graph, inputs=(), outputs=tuple(results))
     arrays = run_graph(replace(alone, nodes=alone.needed()), {}, weights)

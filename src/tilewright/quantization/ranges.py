@@ -30,9 +30,9 @@ METHODS: tuple[Method, ...] = get_args(Method)
 BINS = 2048
 LEVELS = 256
 TAIL = 1e-4
-"""The share of the values that a percentile leaves out at either end."""
+"""The share of the values that the method `percentile` leaves out at either end."""
 STEPS = 64
-"""The number of candidate ranges: shares of the whole range."""
+"""The number of candidate ranges that a search tries: shares of the whole range."""
 INSIDE = 1 - 1e-4
 """The probability that the end of another call is inside of the widened range."""
 TOP = 4
@@ -45,12 +45,12 @@ is a mean of eight numbers."""
 MAX_REACH = 20.0
 """The logarithm of the largest widening factor."""
 SMALLEST = float(np.finfo(np.float32).tiny) * LEVELS
-"""Ranges below this, such as those of constants 0, get the scale 1, and no histogram."""
+"""The width of a range below which, as for a constant 0, the scale is 1 and there is no histogram."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """`value = (code - zero) * scale` for codes 0 to 255. `scale` is a number of f32."""
+    """A scale and zero point: `value = (code - zero) * scale` for codes 0 to 255. `scale` is a number of f32."""
 
     scale: float
     zero: int
@@ -62,7 +62,7 @@ class Scale:
 
 
 def scale_of(low: float, high: float) -> Scale:
-    """The scale for a range, which is widened to contain 0."""
+    """The scale for the range from `low` to `high`, widened to contain 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     if high - low < SMALLEST:
         return Scale(1.0, 0)
@@ -82,7 +82,7 @@ class Ends:
 
 
 def ends_of(values: Any) -> Ends:
-    """The ends of a non-empty array."""
+    """The extremes and tail indices of a non-empty array."""
     flat = np.asarray(values).reshape(-1)
     if flat.size <= TOP:
         return Ends(float(flat.min()), float(flat.max()))
@@ -102,8 +102,8 @@ def excess(ends: Sequence[Ends], size: int) -> float:
 
 
 def _index(ends: Sequence[Ends], side: int) -> float:
-    """The index of the samples' tails minus its standard error, as it is a mean of exponentially distributed
-    numbers."""
+    """The mean tail index of the samples on one side, less its standard error, which is that of a mean of exponentially
+    distributed numbers."""
     return float(np.mean([e.tails[side] for e in ends])) * (1 - 1 / sqrt(TOP * len(ends)))
 
 
@@ -199,7 +199,8 @@ class Histogram:
         return (self.first + float(first) * self.width, self.first + (min(int(last), BINS - 1) + 1.0) * self.width)
 
     def _searched(self, loss: Any) -> Scale:
-        """The scale with the least loss among ranges that are cut at both ends in proportion, or at one end."""
+        """The scale with the least `loss` among those of ranges that are cut at both ends in proportion, or at one
+        end."""
         if not self.counts.any():
             return scale_of(self.low, self.high)
         shares = np.linspace(1.0, 0.2, STEPS)
@@ -237,7 +238,8 @@ class Histogram:
 
 
 def _cuts(shares: Any, low: float, high: float) -> list[tuple[float, float]]:
-    """The candidate ranges, as shares of the smallest and the largest value."""
+    """Candidate ranges: `low` and `high` times each share, and, if 0 is between them, only one of both times a
+    share."""
     cuts = [(float(s), float(s)) for s in shares]
     if low < 0 < high:
         cuts += [(float(s), 1.0) for s in shares[1:]] + [(1.0, float(s)) for s in shares[1:]]

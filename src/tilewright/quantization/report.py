@@ -36,7 +36,7 @@ class LayerRow:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """A choice of layers that was tried: how many are quantised, the metric, seconds of a call, and the bound of the
+    """A choice of layers to quantise that was tried: their number, the metric, seconds of a call, and the bound of the
     loss on other calls."""
 
     layers: int

@@ -32,7 +32,7 @@ from tilewright.support.classes import dataclass
 from tilewright.transform.regions.captures import builder_for
 
 LEVELS = 127
-"""The largest magnitude of a weight's code."""
+"""The largest magnitude of the code of a weight."""
 SMALLEST = 2.0**-100
 """The least magnitude from which a scale of weights is computed, so that channels of zeros have a scale, too."""
 NORMS = ("layer_norm", "rms_norm")
@@ -40,7 +40,7 @@ NORMS = ("layer_norm", "rms_norm")
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """The codes of a value, and the value whose scale they use."""
+    """The quantised form of a value: its codes, and the value whose scale they use."""
 
     codes: Value
     source: Value
@@ -59,7 +59,7 @@ class Open:
     params: Mapping[Value, tuple[Value, Value]]
 
     def numbers(self, scales: Mapping[Value, Scale]) -> dict[str, Any]:
-        """The arrays of those parameters for given scales."""
+        """The arrays of the parameters in `params` for given scales."""
         return {
             param.name: np.asarray(number, np.float32)
             for value, params in self.params.items()
@@ -108,10 +108,10 @@ class _Writer:
     builder: GraphBuilder = field(init=False)
     codes: dict[Value, Codes] = field(init=False, default_factory=dict)
     values: dict[Value, Value] = field(init=False, default_factory=dict)
-    """By value, the one that replaces it where numbers are read."""
+    """For a quantised value the value that replaces it where numbers are read: its codes times their scale."""
     weights: dict[Value, Value] = field(init=False, default_factory=dict)
     norms: set[Value] = field(init=False)
-    """The results of norms over rows, and values that are only moved from them."""
+    """The results of norms over rows, and values that are copies of their elements in another order."""
 
     def __post_init__(self) -> None:
         self.builder = builder_for(self.graph)
@@ -165,7 +165,7 @@ class _Writer:
         self.builder.nodes.append(replace(self.builder.nodes.pop(), outputs=node.outputs))
 
     def alone(self, site: Site, producers: Mapping[Value, Node]) -> Value:
-        """A site's output if it alone is quantised."""
+        """Emit the layer of `site` quantised by itself, with exact inputs; returns its output."""
 
         def rounded(value: Value) -> Value:
             if value in site.activations:
@@ -183,7 +183,7 @@ class _Writer:
         return ops.emit(self.builder, site.node.op, x, w, *rest, attrs=site.node.attrs)[0]
 
     def read(self, value: Value) -> Value:
-        """The value to read as numbers: the value itself, or its codes times their scale."""
+        """The value to read where `value` is read as numbers: itself, or its codes times their scale."""
         if value not in self.codes:
             return value
         if value not in self.values:
@@ -192,7 +192,7 @@ class _Writer:
         return self.values[value]
 
     def parameters(self, value: Value) -> tuple[Value, Value]:
-        """The parameters of a quantised value's scale and zero point."""
+        """The parameters for the scale and the zero point of a quantised value; they are added if they are new."""
         if value not in self.open:
             one, two = (self.builder.param(f"{value.name}.{kind}", TensorType(f32, ())) for kind in ("scale", "zero"))
             self.open[value] = (one, two)
@@ -202,7 +202,7 @@ class _Writer:
         return self.parameters(value)[0] if self.scales is None else self.number(self.scales[value].scale)
 
     def zero(self, value: Value, dtype: DType) -> Value | None:
-        """The zero point as a value; None for 0."""
+        """The zero point of a quantised value as a graph value of type `dtype`; None if it is 0."""
         if self.scales is None:
             zero = self.parameters(value)[1]
             return zero if dtype is f32 else self.emit("cast", zero, dtype=dtype)

@@ -16,16 +16,16 @@ from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError, Problems
 
 Feed = dict[str, Any]
-"""Arrays by input name."""
+"""The inputs of one call: arrays by input name."""
 
 MAX_SAMPLES = 100_000
-"""With more samples than this, the iterable is assumed to be endless."""
+"""The number of samples above which the caller's iterable is assumed to be endless."""
 FOLDS = 5
 """The number of folds that are left out in turn; with fewer samples, each is a fold."""
 CALLS = 8
 """The least number of calls into which rows of a file are divided, as a bound from few calls is wide."""
 EVERY = 4
-"""One in this many samples is used for measuring instead of training."""
+"""The period of samples that measure a model instead of training it: each fourth one does."""
 
 
 def feeds_of(samples: Any, names: Sequence[str]) -> tuple[Feed, ...]:
@@ -199,7 +199,7 @@ def _feed(sample: Any, names: Sequence[str]) -> Feed:
 
 
 def _array(value: Any) -> Any:
-    """A NumPy array of any kind of array. Raises CallError if that is impossible."""
+    """`value`, an array of any library, as a NumPy array. Raises CallError if that is impossible."""
     detach = getattr(value, "detach", None)
     value = detach() if callable(detach) else value
     try:

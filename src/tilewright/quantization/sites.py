@@ -21,7 +21,7 @@ MOVING = frozenset(("max_pool", "reshape", "transpose", "identity", "slice"))
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A product or convolution, or a recurrent layer's products with its state.
+    """A layer that can be quantised: a product or convolution, or a recurrent layer's products with its state.
 
     node      of the canonical graph
     sources   for each of the first two inputs, the value whose codes it reads: the input, or the value from which it
@@ -43,7 +43,7 @@ class Site:
 
     @property
     def activations(self) -> tuple[Value, ...]:
-        """The values whose codes it reads."""
+        """The values whose codes the layer reads."""
         return tuple(v for v in self.sources if v is not None)
 
     @property
@@ -92,7 +92,7 @@ def all_sites(graph: Graph, *, products: bool) -> tuple[Site, ...]:
 
 
 def _axis(node: Node) -> int | None:
-    """The axis of the weights that counts output channels; None for other operators."""
+    """The axis of a node's weights that counts output channels; None for operators whose weights are not quantised."""
     match node.op:
         case "conv":
             return 0 if node.of(ConvAttrs) else None
@@ -106,7 +106,7 @@ def _axis(node: Node) -> int | None:
 
 
 def _source(value: Value, producers: Mapping[Value, Node]) -> Value:
-    """The value before a chain of operators that only move elements."""
+    """The value from which `value` comes by a chain of operators that only move elements; itself if there are none."""
     while (node := producers.get(value)) is not None and node.op in MOVING and node.inputs[0] is not None:
         value = node.inputs[0]
     return value

@@ -26,10 +26,10 @@ from tilewright.support.progress import expect, tell
 from tilewright.transform.regions.captures import names_of
 
 BETTER = 0.8
-"""Smoothing is used for a value if it reduces the layers' error to less than this share."""
+"""The largest share of the layers' error, relative to that without smoothing, with which a value is smoothed."""
 
 Factors = dict[Value, Any]
-"""By value that products read, the factors 1 / s, f32[channels]."""
+"""The type of smoothing factors: for each value that products read its 1 / s, f32[channels]."""
 
 
 def factors_of(maker: Maker, choices: Sequence[Mapping[int, Feed]], sites: Sequence[Site]) -> list[Factors]:

@@ -22,13 +22,13 @@ from tilewright.quantization.sites import Site
 from tilewright.transform.regions.captures import names_of
 
 GROUP = 32
-"""Rows of a column that share a scale."""
+"""The number of rows of a column that share a scale."""
 LEVELS = {4: 7, 8: 127}
 """The largest magnitude of a code, by its bits."""
 
 
 def coded(graph: Graph, bits: Mapping[Site, int]) -> Graph:
-    """The graph in which the weights of some products are codes of `bits` bits."""
+    """`graph` with the weights of the products in `bits` stored as codes of so many bits."""
     by_node = {site.output: (site, count) for site, count in bits.items()}
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     codes: dict[tuple[Value, int], Value] = {}

@@ -39,7 +39,7 @@ class Trained(Head, Protocol):
 
 
 class Categorical:
-    """Discrete actions: outputs are log-probabilities and probabilities, (batch, actions) each."""
+    """The head for a discrete action: outputs are log-probabilities and probabilities, (batch, actions) each."""
 
     count = 2
 
@@ -61,8 +61,8 @@ class Categorical:
 
 
 class MultiCategorical:
-    """Several discrete actions: the outputs alternate between log-probabilities and probabilities, one pair for each
-    action."""
+    """The head for several discrete actions: the outputs alternate between log-probabilities and probabilities, one
+    pair for each action."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
@@ -92,7 +92,8 @@ class MultiCategorical:
 
 
 class Bernoulli:
-    """Binary actions: outputs are the probabilities of one, and the log-probabilities of zero and of one."""
+    """The head for binary actions: outputs are the probabilities of one, and the log-probabilities of zero and of
+    one."""
 
     count = 3
 
@@ -118,7 +119,8 @@ class Bernoulli:
 
 
 class Gaussian:
-    """Continuous actions: mean and log of the standard deviation, (batch, actions) each."""
+    """The head for continuous actions: outputs are the mean and the log of the standard deviation, (batch, actions)
+    each."""
 
     count = 2
 
@@ -145,7 +147,8 @@ class Gaussian:
 
 
 class StateDependentNoise:
-    """gSDE: mean and the latent features; the library's own distribution holds the noise and draws from it."""
+    """The head for state-dependent exploration (gSDE): outputs are the mean and the latent features; the library's own
+    distribution holds the noise and draws from it."""
 
     count = 2
 

@@ -177,7 +177,7 @@ class Learner:
                 state[key] = torch.from_numpy(view.copy())
 
     def _every(self, optimizer: Any) -> int:
-        """The period of an optimizer: 1 if it runs at each update, n if it runs at every n-th."""
+        """The number of updates between two runs of an optimizer: 1 if it runs at each."""
         return 1
 
 

@@ -20,7 +20,7 @@ from tilewright.support.errors import StoreError
 Weights = Callable[[], Mapping[str, Any]]
 
 _TIMEOUT_SECONDS = 120.0
-"""Seconds that a process waits while another one packs."""
+"""The longest time in seconds that a process waits while another one packs weights."""
 _FORGOTTEN_SECONDS = 60.0
 """The age in seconds from which on a store without a publisher and readers is removed."""
 
@@ -57,7 +57,7 @@ class NodeStore:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can be called."""
+        """Whether the store is open, so that it can be called."""
         return self._actor is not None
 
     def open(self, compile: Callable[[], Model], weights: Weights | None = None, version: int | None = None) -> None:
@@ -107,13 +107,13 @@ class NodeStore:
         self.published += 1
 
     def call(self, *inputs: Any) -> tuple[Any, int]:
-        """The outputs for these inputs, and the version that gave them."""
+        """Call the policy. Returns the outputs, and the version of the weights that gave them."""
         assert self._actor is not None, "an open store is called"
         result: tuple[Any, int] = self._actor.versioned(*inputs)
         return result
 
     def close(self) -> None:
-        """Detach. The last process that does so removes the store."""
+        """Detach from the store; the last process to do so removes it."""
         if self._actor is None:
             return
         # Under the lock, so that of two that leave together the second finds no reader and no other sweep.

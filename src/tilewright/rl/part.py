@@ -18,10 +18,10 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 class Part(nn.Module):
-    """A function of tensors, with the parameters of the module that it belongs to.
+    """A function of tensors as a module, with the parameters of the module that it belongs to.
 
-    The owner's dictionaries are shared, not copied: weights have the names that the owner's `state_dict()` gives
-    them, and the owner is not touched. It is compiled in evaluation mode, if the owner is in it.
+    The owner's dictionaries are shared, not copied: weights have the names that the owner's `state_dict()` gives them,
+    and the owner is not touched. It is compiled in evaluation mode, if the owner is in it.
 
     Args:
         owner: the module whose parameters the function reads.
@@ -57,7 +57,8 @@ def compile_part(part: Part, examples: Tensors, *, name: str, threads: int = 1, 
 
 
 def weights_of(owner: nn.Module, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-    """The owner's present weights of these names (all if None) in CPU memory, to be read before it trains on."""
+    """The present weights of `owner` called `names` (None: all), in CPU memory. They are to be read before it trains
+    on."""
     state: dict[str, Any] = owner.state_dict()
     return {name: state[name].detach().cpu() for name in (state if names is None else names)}
 

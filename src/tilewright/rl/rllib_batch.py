@@ -13,7 +13,7 @@ from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from tilewright.support.errors import UnsupportedError
 
 Path = tuple[str, ...]
-"""The keys that lead to a tensor in nested dicts."""
+"""A path into nested dicts: the keys that lead to a tensor."""
 
 
 def flat(nested: Mapping[str, Any], prefix: Path = ()) -> dict[Path, Any]:

@@ -151,11 +151,11 @@ class Accelerated:
 
     @property
     def version(self) -> int:
-        """How often new weights were taken over since `accelerate`."""
+        """The number of times that new weights were taken over since `accelerate`."""
         return self.model.version
 
     def refresh(self) -> None:
-        """Take the policy's present weights over now."""
+        """Take over the policy's present weights now."""
         if self._learner is not None:
             self._learner.doubt()
         self._follow()

@@ -81,7 +81,7 @@ class OffPolicy(Learner):
         return results
 
     def mean(self, result: Sequence[Mapping[str, float]], metric: str, name: str | None = None) -> None:
-        """Log the mean of a metric over the updates that have it."""
+        """Log the mean of `metric` over those results of updates that have it, as `name`."""
         values = [f[metric] for f in result if metric in f]
         if values:
             self.model.logger.record(f"train/{name or metric}", np.mean(values))

@@ -170,7 +170,7 @@ class OnPolicy(Learner):
 
 
 def evaluated(parts: Parts, obs: Any, actions: Any) -> tuple[Any, Any, Any]:
-    """Values, log probabilities of actions, and entropies, [rows] each."""
+    """(values, log-probabilities of `actions`, entropies) of the policy for the observations, [rows] each."""
     outputs = parts.outputs(obs)
     head: Any = parts.head  # one that is `heads.Trained`
     log_prob, entropy = head.evaluate(list(outputs.values())[:-1], actions)

@@ -40,7 +40,7 @@ _FIXED = ("forward", "_predict", "predict_values", "get_distribution", "_get_act
 
 
 class Parts:
-    """The compiled part of a policy.
+    """The parts of a policy that are compiled, and what is needed to compile and call them.
 
     Args:
         policy: the policy, which knows how to preprocess observations.
@@ -83,7 +83,7 @@ class Parts:
         return {**self.head.trace(latent[0]), "values": self.value(latent[1])}
 
     def outputs(self, obs: Any) -> Tensors:
-        """The outputs that the program computes, computed by PyTorch."""
+        """The outputs of the compiled program, as PyTorch computes them."""
         return self._function({"obs": obs} if self._keys is None else obs)
 
     def inputs(self, obs: Any) -> list[torch.Tensor] | None:

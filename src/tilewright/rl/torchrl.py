@@ -125,7 +125,7 @@ class Published:
 
 
 def _named(weights: Any) -> dict[str, Any]:
-    """Weights by the names that `state_dict()` uses."""
+    """The given weights by the names that `state_dict()` uses."""
     if isinstance(weights, nn.Module):
         return weights_of(weights)
     if isinstance(weights, TensorDictBase):
@@ -170,7 +170,7 @@ class StorePolicy(TensorDictModuleBase):
         self.__dict__["_actor"] = None
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
-        """The original's entries, computed from the newest weights."""
+        """Compute the policy's entries from the newest weights in the store, and add them to the tensordict."""
         actor = self.__dict__["_actor"] or self._attach()
         parts: _Parts = self.__dict__["_parts"]
         inputs, batch = parts.inputs(tensordict)
@@ -320,7 +320,7 @@ class _Parts:
         problems.raise_if_any("the policy is not supported", kind=UnsupportedError)
 
     def function(self, inputs: Tensors) -> Tensors:
-        """The function that is compiled."""
+        """The function to compile, from the head's inputs to its outputs."""
         td = TensorDict(dict(zip(self.in_keys, inputs.values(), strict=True)), batch_size=[])
         for module in self.head:
             td = module(td)
@@ -328,7 +328,7 @@ class _Parts:
         return outputs | {f"carried_{i}": getattr(m, name).clone() for i, (m, name) in enumerate(self._carried)}
 
     def examples(self, example: TensorDictBase) -> dict[str, torch.Tensor]:
-        """The example's inputs by name, with one batch axis of two."""
+        """The inputs of the example by name, with one batch axis of two."""
         problems = Problems()
         result = {}
         for key in self.in_keys:
@@ -349,13 +349,13 @@ class _Parts:
         return parts
 
     def private(self) -> _Parts:
-        """A copy with a tail of its own."""
+        """A copy of the parts that has its own tail."""
         parts = copy.copy(self)
         parts.tail, parts._carried = copy.deepcopy((self.tail, self._carried))
         return parts
 
     def inputs(self, tensordict: TensorDictBase) -> tuple[list[torch.Tensor], torch.Size]:
-        """A call's inputs with one batch axis, and the batch that they came in."""
+        """The inputs of a call with one batch axis, and the batch shape that they had."""
         results = []
         batch = torch.Size()
         for key, rank in zip(self.in_keys, self._ranks, strict=True):
@@ -365,7 +365,8 @@ class _Parts:
         return results, batch
 
     def store(self, outputs: tuple[Any, ...], tensordict: TensorDictBase, batch: torch.Size) -> None:
-        """Put a call's outputs into a tensordict, and tensors passed along with the weights into the tail."""
+        """Put the outputs of a call into a tensordict, and copy the tensors that are passed along with the weights into
+        the tail."""
         for key, value in zip(self._head_keys, outputs, strict=False):
             tensordict.set(key, value if len(batch) == 1 else value.reshape(*batch, *value.shape[1:]))
         with torch.no_grad():

@@ -23,13 +23,13 @@ from tilewright.support.machine import usable_cpus
 T = TypeVar("T")
 
 SWITCH_SECONDS = 0.0003
-"""Seconds that a thread may hold the GIL while another waits for it: between two calls of LLVM the second thread runs a
-few lines of Python, and would wait for the default of 5 ms each time."""
+"""The longest time in seconds that a thread may hold the GIL while another waits for it. Between two calls of LLVM the
+second thread runs a few lines of Python, and would wait for the default of 5 ms each time."""
 
 
 class Background:
-    """The thread and its queue; leaving the context waits for the running job and drops the rest. If the process has
-    only one CPU, or no thread can be started, each job runs when it is submitted."""
+    """A thread that does jobs in the background, with its queue; leaving the context waits for the running job and
+    drops the rest. If the process has only one CPU, or no thread can be started, each job runs when it is submitted."""
 
     def __init__(self, cpus: float | None = None) -> None:
         self._several = (usable_cpus() if cpus is None else cpus) > 1

@@ -25,29 +25,29 @@ from tilewright.support.files import UNFINISHED, write_whole
 
 _MAGIC = b"TWCACHE1"
 _DIGEST = 16
-"""Bytes of the digest that guards an entry."""
+"""The length in bytes of the digest that guards an entry."""
 _HEADER = len(_MAGIC) + 8 + _DIGEST
-"""Bytes before an entry's content: magic, length, digest."""
+"""The number of bytes before an entry's content: magic, length, digest."""
 _KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{2,199}")
 _PUTS_BETWEEN_SWEEPS = 512
-"""Entries that a process writes between two sweeps, which limit the cache's size."""
+"""The number of entries that a process writes between two sweeps, which limit the cache's size."""
 _puts = itertools.count(os.getpid())
 """Counts the entries that this process writes. It starts with a number that differs between processes, so that
 processes with few entries also sweep now and then."""
 _STALE_SECONDS = 3600.0
-"""Seconds after which an unfinished entry is considered abandoned by a dead process."""
+"""The age in seconds at which an unfinished entry is considered abandoned by a dead process."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheUsage:
-    """The contents of a cache: number of entries and their bytes on disk."""
+    """The size of a cache: the number of its entries, and their bytes on disk."""
 
     entries: int
     bytes: int
 
 
 class ObjectCache:
-    """A folder of entries.
+    """A cache on disk, in a folder with one file for each entry.
 
     Args:
         folder: where; `TILEWRIGHT_CACHE_DIR`/objects if None.

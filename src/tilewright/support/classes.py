@@ -77,7 +77,7 @@ class _FrozenSample:
 
 
 def _own_fields(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
-    """The fields that a class adds to those of its bases. Class attributes become their defaults."""
+    """The fields that class `cls` adds to those of its bases. Its class attributes become their defaults."""
     kind = dataclasses.fields(_Sample)[0]._field_type  # type: ignore[attr-defined]
     results: dict[str, Field[Any]] = {}
     for name, text in cls.__annotations__.items():
@@ -146,8 +146,8 @@ class _Lazy:
 
 
 def _initializer(cls: type, fields: Fields) -> Method:
-    """A compiled `__init__`, as it runs for millions of nodes. Fields with slots are set through these, in two thirds
-    of the time of `object.__setattr__`."""
+    """A compiled `__init__` for the fields of `cls`, as it runs for millions of nodes. Fields with slots are set
+    through the slots, in two thirds of the time of `object.__setattr__`."""
     frozen = cls.__dataclass_params__.frozen  # type: ignore[attr-defined]  # it is a dataclass
     if frozen and all(map(_is_simple, fields)):
         slots = [getattr(cls, f.name, None) for f in fields]
@@ -192,8 +192,8 @@ def _is_simple(f: Field[Any]) -> bool:
 
 
 def _slot_initializer(cls: type, fields: Fields, slots: Sequence[Any]) -> Method:
-    """An `__init__` of positional arguments that are stored in slots: shared code for that number of them, with other
-    names."""
+    """An `__init__` with positional arguments that are stored in slots. It shares its code with all classes of as many
+    fields, but for the arguments' names."""
     defaults = tuple(f.default for f in fields if f.default is not MISSING)
     if any(f.default is MISSING for f in fields[len(fields) - len(defaults) :]):
         raise SyntaxError(f"an argument of {cls.__qualname__} without a default follows one with a default")
@@ -217,7 +217,7 @@ def _slot_code(count: int, post: bool) -> CodeType:
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
-    """A function that returns the attributes of these names of an object."""
+    """A function that returns the attributes called `names` of an object."""
     if len(names) > 1:
         return attrgetter(*names)
     if not names:

@@ -21,9 +21,9 @@ import warnings
 from collections.abc import Callable, Iterator
 
 MAX_JOBS = 30_000
-"""The most jobs that are shared, whose indices fit a pipe's 64 KiB."""
+"""The largest number of jobs that are shared: their indices fit a pipe's 64 KiB."""
 MAX_SILENCE = 10.0
-"""Seconds of silence after which a copy is abandoned; or four times the caller's longest job if that is more."""
+"""The seconds of silence after which a copy is abandoned; four times the caller's longest job if that is more."""
 
 _JOB = struct.Struct("<H")
 _RESULT = struct.Struct("<II")
@@ -68,7 +68,7 @@ def share(count: int, own: Callable[[int], None], copied: Callable[[int], bytes]
 
 
 def _queued(jobs: int) -> Iterator[int]:
-    """Take jobs from the queue until it is empty."""
+    """Yield the jobs that this process takes from the queue, until it is empty."""
     while len(word := os.read(jobs, _JOB.size)) == _JOB.size:
         yield _JOB.unpack(word)[0]
 

@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _MAX_LISTED = 100
-"""The most problems that one message lists."""
+"""The largest number of problems that one message lists."""
 
 
 class Details(TypedDict, total=False):

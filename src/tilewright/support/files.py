@@ -14,7 +14,8 @@ UNFINISHED = ".tmp-"
 
 
 def write_whole(path: Path | str, content: bytes, *, durable: bool = False) -> None:
-    """Write `content` under a temporary name in the same folder and rename it, in place of what was there.
+    """Replace the file `path` by one with `content`, which is written under a temporary name in the same folder and
+    renamed.
 
     It needs no lock and works on network file systems. Raises OSError, and leaves nothing after.
 

@@ -96,7 +96,7 @@ class PassLog:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> B:
-        """`function(value, ...)`, timed and announced as `name`."""
+        """Run `function(value, ...)`, timed and announced as the pass `name`; returns its result."""
         start = time.perf_counter()
         result = function(value, *args, **kwargs)
         seconds = time.perf_counter() - start
@@ -115,8 +115,8 @@ class PassLog:
 
     @contextmanager
     def announcing(self, level: int, program: str = "") -> Iterator[None]:
-        """Announce what runs inside from this debug level on; times are recorded at every level. `program`: the name of
-        the program that passes inside work on."""
+        """Within the context, announce passes from this debug level on; times are recorded at every level. `program`:
+        the name of the program that these passes work on."""
         before, self._announced = self._announced, level
         outer, self._program = self._program, program
         self._depth += 1
@@ -187,6 +187,6 @@ class PassLog:
 
 
 def _lines_changed(before: str, after: str) -> tuple[int, int]:
-    """How many lines of a text another one adds, and how many it lacks; a line that moves is neither."""
+    """(number of lines that `after` adds to `before`, number that it lacks); a line that moves counts as neither."""
     old, new = Counter(before.splitlines()), Counter(after.splitlines())
     return (new - old).total(), (old - new).total()

@@ -21,7 +21,7 @@ _SYS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One cache as CPU 0 sees it: level, kind ("Data", "Instruction", "Unified"), bytes, CPUs that share it, ways of
+    """A cache as CPU 0 sees it: level, kind ("Data", "Instruction", "Unified"), bytes, CPUs that share it, ways of
     associativity (0 if unknown; not printed, as the keys of stored ceilings do not contain them)."""
 
     level: int
@@ -38,7 +38,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The host.
+    """A description of the host.
 
     `cpu`: LLVM's name of it (such as "znver4"); `features`: LLVM's names of its features; `cores`: physical cores;
     `cpus`: hardware threads; `usable`: how many of these this process may use at once (affinity and the container's
@@ -57,7 +57,7 @@ class Machine:
 
     @property
     def vector_lanes(self) -> int:
-        """float32 lanes of the widest vector."""
+        """The number of f32 lanes of the widest vector."""
         if "avx512f" in self.features:
             return 16
         return 8 if "avx2" in self.features else 4
@@ -116,7 +116,7 @@ def _read(path: Path) -> str:
 
 
 def _count_cpus(text: str) -> int:
-    """Number of CPUs in a list such as "0-3,8"."""
+    """The number of CPUs in a list such as "0-3,8"."""
     count = 0
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -140,7 +140,7 @@ def _physical_cores() -> int:
 
 
 def usable_cpus() -> float:
-    """How many CPUs the process may use: by its affinity and the quota of its control group."""
+    """The number of CPUs that the process may use, by its affinity and the quota of its control group."""
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     quota = _read(Path("/sys/fs/cgroup/cpu.max")).split()
     if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):

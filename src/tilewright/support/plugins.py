@@ -29,8 +29,8 @@ from tilewright.support.errors import Error, PluginError, PluginWarning
 
 GROUPS = ("frontends", "operators", "plans", "targets", "passes", "compilers")
 COUNTED = ("operators", "plans", "passes", "compilers")
-"""Groups whose code affects compiled code, and so is part of cache keys. The results of frontends (graphs) and targets
-are in keys themselves."""
+"""The groups of plug-ins whose code affects compiled code, and so is part of cache keys. Frontends and targets are not
+among them: what they produce is in the keys itself."""
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ _outcomes: dict[Plugin, Outcome] = {}
 _open: set[str] = set()
 _opening: set[str] = set()
 _by_hand: Counter[str] = Counter()
-"""By top-level module, or value, the number of registered functions that contain it."""
+"""For each top-level module, or text of a value, the number of registered functions that contain it."""
 _held: dict[int, tuple[object, str]] = {}
 """Objects in registered code without a stable text, by `id`, with a name that is unique in this process."""
 _lock = threading.RLock()
@@ -107,7 +107,7 @@ def _load(plugin: Plugin, register: Register) -> None:
 
 
 def leave_out(plugin: Plugin, error: Exception) -> None:
-    """Record that a plug-in is not used, and warn."""
+    """Record that `plugin` is not used because of `error`, and warn."""
     text = _headline(error)
     _outcomes[plugin] = Outcome(plugin, error=text)
     warnings.warn(f"{plugin} is left out: {text}", PluginWarning, stacklevel=2)
@@ -125,8 +125,8 @@ def outcomes() -> tuple[Outcome, ...]:
 
 
 def several(loaded: Any, kind: type[T]) -> tuple[T, ...]:
-    """The objects that an entry point names, one object of a kind or a tuple of them. Raises PluginError for anything
-    else."""
+    """The objects that an entry point names, `loaded`: one object of class `kind`, or a tuple of them. Raises
+    PluginError for anything else."""
     objects = loaded if isinstance(loaded, tuple) else (loaded,)
     for each in objects:
         if not isinstance(each, kind):

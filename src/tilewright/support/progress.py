@@ -20,7 +20,7 @@ Step = Callable[[str], None]
 
 
 class Bar(Protocol):
-    """A display of progress. `expect` adds to the number of steps; `step` says that one is done."""
+    """A display of progress. `expect` adds to the number of steps; `step` marks one as done."""
 
     def expect(self, steps: int) -> None: ...
 

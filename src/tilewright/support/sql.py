@@ -28,12 +28,13 @@ PAGE_BYTES = 32 << 10
 """The size of a page of a new SQLite file: records of some KB lie whole on one. A record of 3.8 KB enters in 18 us,
 with pages of 4 KiB in 29 us, of 16 KiB in 26 us (processor time of 40,000 records, Zen 3, 2026-11-29)."""
 MAPPED_BYTES = 1 << 40
-"""The most bytes of its file that SQLite reads through mapped memory, which all processes and threads share."""
+"""The largest number of bytes of its file that SQLite reads through mapped memory, which all processes and threads
+share."""
 CACHE_KIB = 256 << 10
 """Memory in KiB that a connection to SQLite may use for pages: an import of many records puts their digests
 everywhere."""
 WAIT_SECONDS = 30.0
-"""Seconds that a transaction waits for another one, and a connection for its server."""
+"""The longest time in seconds that a transaction waits for another one, and a connection for its server."""
 Row = tuple[Any, ...]
 
 
