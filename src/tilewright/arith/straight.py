@@ -194,7 +194,7 @@ class _Numbers:
         return result
 
     def ratio(self, y: int, x: int) -> int:
-        """The number of `values[y] / values[x]`."""
+        """The number under which the fraction `values[y] / values[x]` is stored."""
         entry = self._ratios.get((y, x))
         if entry is None:
             entry = self._ratios[y, x] = self.index(self.values[y] / self.values[x])

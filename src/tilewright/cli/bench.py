@@ -335,7 +335,8 @@ def _callers(choices: Choices) -> str:
 
 
 def _verdict(report: Mapping[str, Any], rival: str) -> str:
-    """How our outputs differ from a rival's, in words."""
+    """The largest error between our outputs and those of `rival` as text, or the reason why they cannot be compared; ""
+    if nothing was compared."""
     errors = [d["error"] for d in report["differences"] if d["rival"] == rival]
     texts = [e for e in errors if isinstance(e, str)]
     return texts[0] if texts else f"{max(errors):.1e}" if errors else ""

@@ -195,7 +195,7 @@ def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: 
 
 
 def summary(result: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) -> list[Kernel]:
-    """Each kernel over all calls, in the order in which they run."""
+    """The summary of each kernel over all calls in `result`, in the order in which they run."""
     total = sum(shape.calls * k.seconds for shape, p, _ in result for k in p.kernels) or inf
     steps = [number for number, step in enumerate(result[0][2].steps) if step.region is None]
     return [

@@ -535,7 +535,7 @@ class Group:
         self._break(-1, 0)
 
     def _break(self, culprit: int, why: int) -> None:
-        """Mark the group as broken, by which rank and why."""
+        """Mark the group as broken by rank `culprit`, for the reason `why`: all later calls raise an error."""
         if not self._segment.words[HEADER.broken >> 3]:
             self._segment.words[HEADER.broken >> 3] = self.rank + 1 | culprit + 1 << 16 | why << 32
         self._code.ring(self._segment.address)

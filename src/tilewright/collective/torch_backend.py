@@ -423,7 +423,7 @@ def _array(tensor: Any) -> Array:
 
 
 def _write(tensor: Any, array: Array) -> None:
-    """Copy elements into a tensor."""
+    """Copy the elements of `array` into PyTorch's `tensor`. Raises CollectiveError if their numbers differ."""
     if tensor.numel() != array.size:
         raise CollectiveError(
             "tensors of ranks have other sizes", where=f"backend {NAME}", expected=tuple(tensor.shape), got=array.shape

@@ -163,7 +163,8 @@ def _is_ordered(node: Node) -> bool:
 def _cuts(
     gm: GraphModule, phases: Mapping[Node, tuple[int, bool]], weights: frozenset[Node], steady: set[Node]
 ) -> dict[int, Cut]:
-    """Phase -> the part with the compiled nodes of that phase."""
+    """For each phase the part that consists of the compiled nodes of that phase, and of the nodes in `steady` that they
+    need."""
     members: dict[int, list[Node]] = {}
     for node, (phase, native) in phases.items():
         if native:

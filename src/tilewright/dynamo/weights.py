@@ -44,12 +44,14 @@ def packing(manifest: Manifest) -> Packing:
 class Packed(Runner):
     """A program with packed weights.
 
-    What `prepare` does not read, the program reads where the tensors have it, so that only addresses matter there.
+    Weights that `prepare` does not pack are read in place from the tensors, so that of those only the addresses are
+    checked.
 
     Args:
-        repeated: called with all arguments where the weights are not those that were packed, or where anything is out
-            of the ordinary.
-        frozen: weights are copied and never looked at again, only where they are.
+        repeated: called with all arguments of a call if a tensor has changed since it was packed, or if the fast path
+            cannot handle them.
+        frozen: weights are copied once, and changes of their contents are not looked for; only their addresses are
+            checked.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ def channels(state: State) -> list[dict[str, Any]]:
 
 
 def history(state: State, most: int = ROWS) -> list[dict[str, Any]]:
-    """The last changes, the newest first."""
+    """The last `most` changes of channels and records as JSON objects, the newest first."""
     with state.database.reading() as t:
         return _history(t, most)
 

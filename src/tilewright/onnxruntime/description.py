@@ -1,4 +1,5 @@
-"""The description of a session's model: inputs and outputs with types as ONNX writes them, and the file's own words."""
+"""The description of a session's model: inputs and outputs with types as ONNX writes them, and the metadata in its
+file."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, OrtValue],
         run_options: RunOptions | None = None,
     ) -> OrtValueVector:
-        """The outputs of `run`, from values to values."""
+        """Run the model on `OrtValue`s by name; returns the outputs as `OrtValue`s."""
         return OrtValueVector(map(OrtValue, self.run(output_names, input_dict_ort_values, run_options)))
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:

@@ -154,7 +154,7 @@ class _Capsule:
 
 
 def element_dtype(kind: Any) -> np.dtype[Any]:
-    """The type of NumPy that a caller means by a type, or by ONNX's number of one."""
+    """The NumPy type for `kind`: NumPy's own name or type, or ONNX's number of an element type."""
     if not isinstance(kind, int):
         named: np.dtype[Any] = np.dtype(kind)
         return named

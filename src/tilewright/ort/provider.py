@@ -261,7 +261,7 @@ class _Node:
 
 
 def _entries(api: Api, session: int) -> dict[str, str]:
-    """A session's settings by name."""
+    """The settings of an ONNX Runtime session: texts by name."""
     pairs = api.handle("GetSessionOptionsConfigEntries", session)
     try:
         keys, values, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()

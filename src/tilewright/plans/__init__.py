@@ -93,7 +93,7 @@ def plan(func: PrimFunc, target: Target) -> Planned:
 
 
 def _plan(func: PrimFunc, target: Target) -> Planned:
-    """Schedule a function without versions; see `plan`."""
+    """The schedule and decision for `func`, which has no versions for different sizes; `plan` handles those."""
     structure = analyse(func)
     choices = candidates(structure, target)
     chosen = _decide(lambda: key_of_function(func, target), choices)
@@ -309,7 +309,8 @@ _lock = threading.Lock()
 
 
 def _ranked(fitting: list[Plan], structure: Structure, target: Target) -> list[Candidate]:
-    """The settings of these plans, the best estimate first."""
+    """The candidates of the plans `fitting` for a function, the best estimate first; those of plans that another one
+    refines come last."""
     refined = {name for p in fitting for name in p.refines}
     fitting.sort(key=lambda p: p.name in refined)
     ranked = [(p.name in refined, replace(c, plan=p.name)) for p in fitting for c in p.candidates(structure, target)]

@@ -110,7 +110,8 @@ def _contents(store: Store) -> Iterator[bytes]:
 
 @uncollected
 def _absorbed(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> Absorbed:
-    """Check contents of records and write them to a store."""
+    """Check `contents`, files of records, and write the valid ones to `store`; `announce` is called with a text about
+    the progress."""
     from tilewright.records.index import Values, values
 
     result, rows, there = Absorbed(), dict[str, dict[str, Values]](), dict[str, set[str]]()

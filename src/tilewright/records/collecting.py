@@ -195,7 +195,7 @@ class Collector:
             self._state.changed = True
 
     def watch(self, model: Model, name: str) -> None:
-        """Count the calls of a model from now on."""
+        """Count the calls of `model`, as those of the workload `name`, from now on."""
         with self._lock:
             self._state.counts.setdefault(name, Count(label=self._state.label))
             self._state.watched.append(_Watched(weakref.ref(model), name, _calls(model)))

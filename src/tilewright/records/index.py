@@ -204,7 +204,7 @@ class Index:
 
 
 def values(digest: str, record: Record) -> Values:
-    """The row of the table for a record."""
+    """The row of the index for `record`, whose file has the digest `digest`."""
     form, dims = form_of(record.about)
     numbers = " ".join(map(str, dims))
     return digest, record.decision, form, numbers, record.setting, record.provenance.compiler, record.provenance.time

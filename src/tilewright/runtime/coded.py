@@ -55,7 +55,7 @@ def expand(data: bytes | memoryview, most: int, where: str) -> bytes:
 
 
 def encode(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> bytes:
-    """The weights of these parameters, encoded."""
+    """The arrays `weights` of the parameters `params`, compressed to bytes that `decode` reads."""
     return squeeze(b"".join(_encoded(np.ascontiguousarray(weights[p.name]), p) for p in params))
 
 

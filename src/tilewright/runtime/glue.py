@@ -495,7 +495,8 @@ def define_glue(m: Module) -> None:
 
 
 def define_watching(m: Module) -> None:
-    """Add `tw_watching` to a module that has `tw_unchanged` and is linked to the core and the glue."""
+    """Add to the module `m` the builtin's body `tw_watching`: it calls a program if the tensors of a table are
+    unchanged (`tw_unchanged`), else the slow path."""
     m.external("tw_globals")
     m.external("_Py_NoneStruct")
     _slow_path(m)

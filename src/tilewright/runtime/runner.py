@@ -399,7 +399,7 @@ class Runner(Called):
 
 
 def _sizes_by_name(specs: Sequence[InputSpec], inputs: Sequence[Any]) -> dict[str, int]:
-    """The sizes that the inputs' shapes give to named dimensions."""
+    """The sizes of the named dimensions of `specs` that the shapes of `inputs` give."""
     pairs = ((d, n) for spec, x in zip(specs, inputs, strict=True) for d, n in zip(spec.shape, x.shape, strict=True))
     return {d: int(n) for d, n in pairs if isinstance(d, str)}
 

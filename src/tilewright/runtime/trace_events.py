@@ -123,5 +123,5 @@ def live_bytes(intervals: Sequence[Interval], steps: int) -> list[int]:
 
 
 def known(work: Work, symbols: dict[str, int]) -> bool:
-    """Whether work does not depend on extents that data decides."""
+    """Whether the number of operations `work` only depends on `symbols`, not on extents that data decides."""
     return all(divided(term)[0] in symbols for _, terms in work for term in terms)

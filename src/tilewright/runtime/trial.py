@@ -181,6 +181,7 @@ def _until_next(m: Module) -> None:
 
 
 def define_trials(m: Module) -> None:
-    """Add `tw_turn`, `tw_note` and `tw_check` to a module."""
+    """Add to the module `m` the functions that try numbers of threads on calls: `tw_turn` chooses the number for a call
+    of a trial, `tw_note` records the call's time, `tw_check` starts the next trial when calls become slow."""
     for part in (_turn, _until_next, _note, _check):
         part(m)

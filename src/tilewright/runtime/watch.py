@@ -165,7 +165,7 @@ def _define_unchanged(m: Module) -> None:
 
 
 def define_watch(m: Module) -> None:
-    """Add `tw_unchanged(table, tensors)`."""
+    """Add `tw_unchanged(table, tensors)`, which compares tensors with their recorded addresses and digests."""
     _define_same_place(m)
     _define_same_numbers(m)
     _define_unchanged(m)

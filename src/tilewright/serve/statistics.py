@@ -93,7 +93,8 @@ class Statistics:
         self.last = 0.0
 
     def answered(self, rows: int, queue: float, compute: float, total: float, missed: bool) -> None:
-        """Record an answered request."""
+        """Count an answered request of `rows` rows: its seconds in all, in the queue and computed, and whether it
+        `missed` its deadline."""
         for duration, seconds in ((self.success, total), (self.queue, queue), (self.compute, compute)):
             duration.count += 1
             duration.ns += int(seconds * 1e9)
@@ -103,7 +104,7 @@ class Statistics:
         self.last = time.time()
 
     def executed(self, rows: int, seconds: float) -> None:
-        """Record a computed batch."""
+        """Count a computed batch of `rows` rows that took `seconds`."""
         self.executions += 1
         duration = self.batches.get(rows)
         if duration is None:
@@ -144,7 +145,8 @@ class Statistics:
         return self.success, self.fail, self.queue, self.compute
 
     def refused(self, status: int, reason: str, seconds: float) -> None:
-        """Record a request that was answered with an error."""
+        """Count a request that was answered with an error after `seconds`: by the `reason` if it was dropped, else by
+        the `status`."""
         self.fail.add(seconds)
         if reason:
             self.dropped[reason] += 1

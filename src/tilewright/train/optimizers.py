@@ -98,7 +98,8 @@ class Optimizer(Protocol):
     def update(
         self, v: Vectors, p: Value, g: Value, state: Sequence[Value], scalars: Sequence[Value]
     ) -> tuple[Value, ...]:
-        """The new parameters and the new state."""
+        """The parameters after one update, followed by the optimizer's state after it, from the parameters `p`, the
+        gradients `g`, the state before and the step's `scalars`."""
         ...
 
 

@@ -65,5 +65,6 @@ def _whole(begun: Any) -> None:
 
 
 def overlapped(reduce: Reduce, cpus: Sequence[int] | None = None) -> Overlapped:
-    """`Overlapped(reduce, cpus)`."""
+    """A function for `reduce=` of `compile_step` that calls `reduce` in a thread, so that it overlaps with the backward
+    pass; `cpus` are those of the thread."""
     return Overlapped(reduce, cpus)

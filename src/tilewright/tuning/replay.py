@@ -71,7 +71,8 @@ class Played:
 
 
 def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5) -> Played:
-    """Replay a search on a recorded space."""
+    """Replay on recorded times the search that `make` creates, which is told `count` times at once. Returns its choice
+    and how good that is."""
     search = make(recorded)
     seen = dict(zip(recorded.labels, recorded.seen, strict=True))
     truth = dict(zip(recorded.labels, recorded.truth, strict=True))

@@ -86,7 +86,7 @@ class Claim:
 
     @classmethod
     def of(cls, record: Record, key: Key) -> Claim:
-        """The claim that a record makes."""
+        """The claim of `record` about the decision `key`: that its setting is faster than the estimates' choice."""
         return cls(key, record.setting, record.policy.regime, record.provenance.author)
 
 
@@ -165,7 +165,7 @@ def apply_result(store: Store, digest: str, record: Record, result: Reraced) -> 
 
 
 def measure_kernels(inputs: Path, threads: int) -> Processes:
-    """Processes on this machine that time kernels alone."""
+    """The processes on this machine that time kernels on the arrays in the file `inputs`."""
     return Processes(Path(), inputs, threads, setup=(KERNEL, KERNEL))
 
 

@@ -37,7 +37,7 @@ class Network:
     reducing: float = 5e9
 
     def seconds(self, rounds: Iterable[Round], ranks: int, itemsize: int = 1) -> float:
-        """The seconds until all ranks have finished the rounds."""
+        """The simulated seconds until all ranks have finished `rounds`, with elements of `itemsize` bytes."""
         now = np.zeros(ranks)
         out, into = np.full(ranks, -np.inf), np.full(ranks, -np.inf)  # until when links are busy
         for one in rounds:

@@ -106,7 +106,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """A size to the power of a small number, which is known."""
+    """The size `a` to the power of `b`; None if `b` is not a known, small number."""
     n = b if isinstance(b, int) else as_int(b) if isinstance(b, Expr) else None
     return product([a] * n) if n is not None and 0 <= n <= MAX_FACTORS else None
 

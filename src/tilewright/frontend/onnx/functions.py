@@ -145,7 +145,7 @@ def unsupported(error: Error) -> Error:
 
 
 def local_function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.FunctionProto | None:
-    """The model's own function that the node calls."""
+    """The function that `node` calls, if the file of `model` defines it; else None."""
     for f in model.functions:
         if f.name == node.op_type and f.domain == node.domain and f.overload == node.overload:
             return f

@@ -59,7 +59,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file with its only subgraph."""
+    """A TFLite file: the tensors and operators of its only subgraph."""
 
     tensors: tuple[Tensor, ...]
     inputs: tuple[int, ...]

@@ -81,7 +81,7 @@ def number(walk: Walk, size: torch.SymInt, name: str) -> Any:
 
 
 def _number(walk: Walk, n: Emitter, e: Any) -> Value:
-    """A SymPy expression of integers as an i64 scalar."""
+    """The SymPy expression `e` of integers as an i64 scalar of the graph."""
     known = walk.numbers.get(str(e)) if e.is_Symbol else None
     if known is not None:
         return known

@@ -49,7 +49,8 @@ def _line(trace: Any) -> str:
 
 @contextlib.contextmanager
 def unrolled_refused(label: str) -> Iterator[None]:
-    """Within the context, `refuse_unrolled` is applied while this thread traces, so that it stops early."""
+    """A context in which this thread's traces are checked by `refuse_unrolled` now and then, so that a trace of a long
+    Python loop stops early."""
     create, thread = Graph.create_node, threading.get_ident()
 
     def counted(self: Graph, *args: Any, **kwargs: Any) -> Any:

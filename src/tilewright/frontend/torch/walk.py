@@ -307,6 +307,6 @@ def source_line(node: Node) -> str:
 
 
 def place(label: str, node: Node) -> str:
-    """The name of a node in error messages."""
+    """The name of `node` in the program `label`, with its line of source code, for error messages."""
     line = source_line(node)
     return f"{label}: node {node.name}" + (f" ({line})" if line else "")

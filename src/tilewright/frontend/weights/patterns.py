@@ -70,7 +70,8 @@ def with_patterns(
 
 
 def patterned(read: Imported, least: float, target: Target | None = None) -> Imported:
-    """`with_patterns` for an imported model."""
+    """The imported model `read` with its weights replaced by sparse ones where at least the share `least` is zero; see
+    `with_patterns`."""
     graph, weights = read.graph, dict(read.weights)
     builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), reserved=names_of(graph))
     work = _Work(builder, weights, _sparse(graph, read.weights, least), {}, [], target or Target.host())

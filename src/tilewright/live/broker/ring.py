@@ -286,7 +286,7 @@ def _read_spec(fd: int, where: str) -> RingSpec:
 
 
 def shape_of(tensor: RingTensor, rows: int) -> tuple[int, ...]:
-    """A tensor's shape for so many rows."""
+    """The shape of `tensor` for a batch of `rows` rows."""
     return tuple(rows if isinstance(d, str) else d for d in tensor.shape)
 
 

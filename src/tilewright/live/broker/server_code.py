@@ -310,7 +310,8 @@ def _serve(m: Module) -> None:
 
 
 def define_server(m: Module) -> None:
-    """Add the server's side to a module that has `tw_call`."""
+    """Add to the module `m`, which has `tw_call`, the functions of a broker's loop: collect requests, run a batch,
+    answer."""
     for part in (
         _collector_lock, _target, _gather_time, _claim, _move, _run_batch, _answer, _give_back, _serve,
     ):  # fmt: skip

@@ -144,5 +144,5 @@ def digest_of(program: Program) -> bytes:
 
 
 def _file_digest(path: Path) -> bytes:
-    """`digest_of` for an epoch's program, read from its file."""
+    """The digest of the file `path`, a program of an epoch."""
     return blake2b(read_file(path / "program.tw"), digest_size=16).digest()

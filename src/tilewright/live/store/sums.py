@@ -38,7 +38,8 @@ class Sums:
         self._busy = False
 
     def at_once(self, epoch: Epoch, slot: int) -> int:
-        """The checksum of a small slot; 0 for others, which the caller passes to `add` after sealing."""
+        """The checksum of slot `slot` if its memory is small; 0 for a large one, whose checksum the caller requests by
+        `add`."""
         memory = epoch.segments
         return int(native().checksum(memory.slot_address(slot), memory.nbytes)) if memory.nbytes <= AT_ONCE else 0
 

@@ -108,7 +108,7 @@ def authenticate(channel: Channel, secret: bytes | None, refusal: Callable[[str]
 
 
 def printable(data: bytes, limit: int = 200) -> str:
-    """Untrusted bytes as printable text for one line of a log."""
+    """The untrusted bytes `data`, at most `limit` of them, as printable text for one line of a log."""
     text = data[: 4 * limit].decode("utf-8", "replace")
     return "".join(c if c.isprintable() else "?" for c in text)[:limit]
 

@@ -1,1 +1,1 @@
-"""Sizes of attention's blocks."""
+"""Plans of attention and its gradient: register tiles over packed keys and values, with estimates of their sizes."""

@@ -291,7 +291,7 @@ def _shared(shape: DirectProblem, tiling: _Tiling, target: Target) -> float:
 
 
 def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target: Target) -> Cost:
-    """The cost of one image on one core."""
+    """The estimated cost of one image of `shape` on one core, computed with `blocking`, whose tiles are `tiling`."""
     vectors = max(1, blocking.width // target.lanes(4))
     panels, panel, number = tiling.panels, tiling.panel, tiling.number
     count = max(1, shape.channels // shape.block)

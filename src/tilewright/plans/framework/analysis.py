@@ -156,6 +156,6 @@ def _load(e: Expr) -> Load | None:
 
 
 def uses(load: Load, iters: Sequence[BlockIter]) -> tuple[BlockIter, ...]:
-    """The iterators that a load's indices mention."""
+    """The iterators in `iters` that occur in the indices of `load`."""
     members: set[Var] = {v for i in load.indices for v in variables(i)}
     return tuple(it for it in iters if it.var in members)

@@ -166,9 +166,9 @@ def terms_of(anchor: Stage) -> int:
 
 
 def tile_cycles(tall: int, wide: int, steps: int, dot: Dot, target: Target, terms: int = 1) -> float:
-    """Estimated cycles of `tall` x `wide` accumulators over `steps` registers of the depth: products start one after
-    another, loads run beside them, row by row, and so are sums stored. Between the `terms` of one pass over the depth
-    one side's pieces stay in registers."""
+    """Estimated cycles of a tile of `tall` x `wide` matrix registers over `steps` registers of the depth: the larger of
+    the times of products and of loads, which overlap. With `terms`, several products of pieces replace one; the pieces
+    of one factor then stay in registers between products."""
     count = len(passes(terms)) if terms > 1 else 1
     loads = count * loading(tall, wide, 1, dot, target)
     loads += (terms - count) * max(tall, wide) * dot.rows / target.costs.arithmetic.loads_per_cycle

@@ -72,7 +72,7 @@ def free_numbers(manifest: Manifest) -> dict[int, int]:
 
 
 def raw_nbytes(params: Sequence[ParamSpec]) -> int:
-    """The bytes that `aligned_views` requires."""
+    """The bytes of memory that the raw arrays of `params` take, each at a multiple of 64 bytes."""
     return sum(_round(p.nbytes) for p in params)
 
 

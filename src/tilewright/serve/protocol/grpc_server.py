@@ -453,7 +453,7 @@ def _serialized(answer: Any) -> bytes:
 
 
 def handlers(service: Service, log: Log | None = None) -> Any:
-    """All methods as a handler of gRPC."""
+    """A handler that offers all methods of `service` to gRPC, and logs their requests to `log`."""
     methods: dict[str, Any] = {}
     for name in [n for n in vars(Service) if n[0].isupper()]:
         method = getattr(service, name)

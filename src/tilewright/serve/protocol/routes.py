@@ -332,7 +332,7 @@ def json_reply(value: object, status: int = 200) -> Reply:
 
 
 def need(asked: Asked, method: str) -> None:
-    """Raise ServeError for a request with another method."""
+    """Raise ServeError unless the request `asked` has the HTTP method `method`; HEAD counts as GET."""
     if asked.method != method and not (method == "GET" and asked.method == "HEAD"):
         raise ServeError(f"wants {method}", Status.WRONG_METHOD, where=asked.path[:200], got=asked.method[:20])
 

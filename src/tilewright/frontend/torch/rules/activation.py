@@ -70,7 +70,7 @@ def relu6(n: Call, x: Value) -> Value:
 
 @rule("hardtanh")
 def hardtanh(n: Call, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    """`clamp` whose gradient is zero at the bounds themselves, unlike that of `clamp`."""
+    """`x` limited to `min_val` and `max_val`, with a gradient of zero at the bounds themselves, unlike `clamp`."""
 
     def inside() -> Value:
         outside = n.emit("or", n.emit("le", x, n.like(min_val, x)), n.emit("ge", x, n.like(max_val, x)))
@@ -103,7 +103,8 @@ def glu(n: Call, x: Value, dim: int = -1) -> Value:
 
 @rule("clamp", "clip")
 def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """`clamp`. Bounds that are numbers become attributes; a bound that is NaN makes all results NaN."""
+    """`x` limited to `low` and `high`. Bounds that are numbers become attributes; a bound that is NaN makes all results
+    NaN."""
     t = n.dtype
     x = n.cast(x, t)
     if low is None and high is None:

@@ -183,7 +183,7 @@ def fmod(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("remainder", single=True)
 def remainder(n: Call, a: Operand, b: Operand) -> Value:
-    """The remainder with the sign of the divisor, as Python's `%`."""
+    """The remainder of `a` by `b` with the sign of the divisor, as Python's `%`."""
     if n.dtype.is_int:
         return _binary(n, "mod", a, b)
     x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
@@ -192,7 +192,7 @@ def remainder(n: Call, a: Operand, b: Operand) -> Value:
 
 @rule("pow")
 def power(n: Call, a: Operand, b: Operand) -> Value:
-    """A power; small known exponents become products and roots."""
+    """`a` to the power `b`; small exponents that are known become products and roots."""
     t = n.dtype
     if isinstance(a, Value) and isinstance(b, int | float):
         simple = n.single(_simple_power, n.cast(a, t), float(b))

@@ -128,7 +128,7 @@ def stack(n: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 @rule("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor", "chunk", "unsafe_chunk", "tensor_split.sections")
 def split(n: Call, x: Value, size: Any, dim: int = 0) -> list[Value]:
-    """Parts of the sizes that PyTorch states."""
+    """The parts of `x` along `dim`, whose sizes are those of the results that PyTorch states."""
     return _parts(n, x, [n.sizes.expr(r.shape[dim]) for r in n.results], dim)
 
 
