@@ -230,8 +230,9 @@ def summary(rows: Sequence[Row], above: float) -> str:
     slow = [r for r in rows if r.ratio > above]
     storages = list(dict.fromkeys(r.storage for r in rows))
     text = (
-        f"{len(rows)} rows of {len({r.name for r in rows})} operators in {', '.join(storages)}; {len(slow)} take more than {above:g} of the time around 1. Median ratios: {said}. Beyond the bound of their "
-        f"error: {beyond}.\n\nRatios in the order of the types; a dash where there is no such number.\n\n"
+        f"{len(rows)} rows of {len({r.name for r in rows})} operators in {', '.join(storages)}; {len(slow)} take more "
+        f"than {above:g} of the time around 1. Median ratios: {said}. Beyond the bound of their error: {beyond}.\n\n"
+        "Ratios in the order of the types; a dash where there is no such number.\n\n"
     )
     ratios = {(r.name, r.way, r.storage, r.kind): r for r in rows}
 

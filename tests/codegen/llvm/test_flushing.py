@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import tilewright as tw
 from tilewright import ops
 from tilewright.codegen.llvm.emit import assembly
 from tilewright.codegen.llvm.entry import emit_entry
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import boolean, f32, i64
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.support.errors import CallError
 from tilewright.targets.target import Target
 
 SIZE = 1 << 16
@@ -66,6 +68,45 @@ def test_what_was_flushed_before_stays() -> None:
         environment[7] = before
         libm.fesetenv(environment)
     assert inside == 0 and now[7] & 0x8040 == 0x8040 and rounding() == 2.0**-127
+
+
+@flushes_here
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_call_that_fails_restores_the_mode(threads: int) -> None:
+    """The call ends at the check, behind work that flushed, and the caller's thread and those of the pool go on."""
+    builder = GraphBuilder("checked")
+    x, holds = builder.input("x", TensorType(f32, (const(SIZE),))), builder.input("holds", TensorType(boolean, ()))
+    half = builder.param("half", TensorType(f32, (const(1),)))
+    number = ops.emit1(builder, "cast", holds, dtype=i64)
+    checked = ops.emit1(builder, "require", ops.emit1(builder, "mul", x, half), holds, number, what="it does not hold")
+    graph = builder.finish((ops.emit1(builder, "mul", checked, half),))
+    weights = {"half": np.full(1, 0.5, np.float32)}
+    model = tw.compile((graph, weights), threads=threads, flush_denormals=True)
+    usual = tw.compile((halved(), weights), threads=threads)
+    least = np.full(SIZE, 2.0**-126, np.float32)
+    for _ in range(3):
+        with pytest.raises(CallError, match="it does not hold"):
+            model(least, np.array(False))
+        assert rounding() == 2.0**-127
+        np.testing.assert_array_equal(np.asarray(usual(least)), least / 2)
+        assert not np.asarray(model(least, np.array(True))).any()
+    assert rounding() == 2.0**-127
+
+
+@flushes_here
+def test_the_mode_is_that_of_a_call_alone() -> None:
+    """Threads of the caller that compute while calls of another one flush have their own mode."""
+    weights = {"half": np.full(1, 0.5, np.float32)}
+    usual, flushing = (tw.compile((halved(), weights), flush_denormals=flag) for flag in (False, True))
+    least = np.full(SIZE, 2.0**-126, np.float32)
+
+    def call(k: int) -> bool:
+        if k % 2:
+            return not np.asarray(flushing(least)).any() and rounding() == 2.0**-127
+        return bool((np.asarray(usual(least)) == 2.0**-127).all()) and rounding() == 2.0**-127
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(call, range(200)))
 
 
 @pytest.mark.parametrize(
