@@ -128,8 +128,8 @@ def graph_of(case: Case, dtype: DType, *, back: bool) -> Graph:
     if not back:
         return builder.finish((result,))
     seed = builder.input("g", result.type)
-    found = backward(builder, list(builder.nodes), {result: seed}, inputs)
-    computed = (found[v] for v in inputs if v in found)
+    gradients = backward(builder, list(builder.nodes), {result: seed}, inputs)
+    computed = (gradients[v] for v in inputs if v in gradients)
     return pruned(builder.finish(tuple(dict.fromkeys(v for v in computed if v is not seed))))
 
 
@@ -237,12 +237,12 @@ def summary(rows: Sequence[Row], above: float) -> str:
     ratios = {(r.name, r.way, r.storage, r.kind): r for r in rows}
 
     def cell(name: str, way: str, kind: str) -> str:
-        found = [ratios.get((name, way, storage, kind)) for storage in storages]
-        return " ".join("-" if r is None else f"{r.ratio:.2f}" for r in found)
+        results = [ratios.get((name, way, storage, kind)) for storage in storages]
+        return " ".join("-" if r is None else f"{r.ratio:.2f}" for r in results)
 
     def usual(name: str, way: str) -> str:
-        found = [ratios.get((name, way, storage, kinds[0])) for storage in storages]
-        return " ".join("-" if r is None else f"{r.microseconds:.1f}" for r in found)
+        results = [ratios.get((name, way, storage, kinds[0])) for storage in storages]
+        return " ".join("-" if r is None else f"{r.microseconds:.1f}" for r in results)
 
     listed = sorted({(r.way, r.name) for r in slow}, key=lambda k: (k[0] == "backward", k[1]))
     cells = [(name, way, usual(name, way), *(cell(name, way, kind) for kind in kinds)) for way, name in listed]

@@ -73,7 +73,7 @@ def test_what_was_flushed_before_stays() -> None:
 @flushes_here
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_call_that_fails_restores_the_mode(threads: int) -> None:
-    """The call ends at the check, behind work that flushed, and the caller's thread and those of the pool go on."""
+    """The call ends at the check, after work that flushed; the thread that called and those of the pool go on."""
     builder = GraphBuilder("checked")
     x, holds = builder.input("x", TensorType(f32, (const(SIZE),))), builder.input("holds", TensorType(boolean, ()))
     half = builder.param("half", TensorType(f32, (const(1),)))
