@@ -104,10 +104,20 @@ def cosines(length: int, half: int) -> tuple[Array, Array]:
 
 
 def grouped(
-    past: int, new: int, *, batch: int = 2, heads: int = 4, groups: int = 2, d: int = 16, shorter: int = 0, **attrs: Any
+    past: int,
+    new: int,
+    *,
+    batch: int = 2,
+    heads: int = 4,
+    groups: int = 2,
+    d: int = 16,
+    shorter: int = 0,
+    total: int = 0,
+    **attrs: Any,
 ) -> Case:
-    """Group query attention; the first sequence may be shorter, and what its cache then holds after is undefined."""
-    total = past + new
+    """Group query attention; the first sequence may be shorter, and what its cache then holds after is undefined. With
+    `total`, the length of the longest sequence, the cache has room for more."""
+    shared, total = total > 0, total or past + new
     cache = (f(batch, groups, past, d), f(batch, groups, past, d)) if past else (None, None)
     tables = cosines(32, d // 2) if attrs.get("do_rotary") else (None, None)
     inputs = (f(batch, new, heads * d), f(batch, new, groups * d), f(batch, new, groups * d), *cache)
@@ -115,7 +125,7 @@ def grouped(
     lengths[0] -= shorter
     return Case(
         "GroupQueryAttention", *inputs, lengths, number(total, np.int32), *tables,
-        free=5, outputs=3, compared=1 if shorter else 3, num_heads=heads, kv_num_heads=groups, **attrs,
+        free=5, outputs=3, compared=1 if shorter or shared else 3, num_heads=heads, kv_num_heads=groups, **attrs,
     )  # fmt: skip
 
 
@@ -233,6 +243,10 @@ CASES: dict[str, Callable[[], Case]] = {
     "a token, interleaved": lambda: grouped(5, 1, do_rotary=1, rotary_interleaved=1, scale=0.2),
     "a token of a window": lambda: grouped(7, 1, local_window_size=3),
     "tokens of sequences of several lengths": lambda: grouped(7, 1, do_rotary=1, shorter=3),
+    "a prompt with shorter sequences": lambda: grouped(0, 6, shorter=2, do_rotary=1),
+    "a prompt into a cache with room": lambda: grouped(9, 6, shorter=2, total=6, do_rotary=1),
+    "a token into a cache with room": lambda: grouped(9, 1, shorter=3, total=6, do_rotary=1),
+    "tokens into a cache with room": lambda: grouped(9, 3, batch=1, total=7, local_window_size=2),
     "a soft cap": lambda: grouped(0, 4, softcap=2.0),
     "quantised sum": lambda: Case(
         "QLinearAdd",
@@ -371,3 +385,51 @@ def test_same_as_onnxruntime(name: str) -> None:
             np.testing.assert_allclose(result, want, rtol=2e-5, atol=2e-5)
         else:  # a level at the middle between two may fall to either
             assert np.abs(result.astype(int) - want.astype(int)).max() <= case.off
+
+
+def test_a_prompt_and_tokens_share_a_cache_with_room() -> None:
+    """One program for prompts and tokens of any length: whether a call is a prompt is seen where it is made."""
+    heads, groups, d = 4, 2, 16
+    nodes = [
+        node("Shape", ["mask"], ["shape"]),
+        node("Gather", ["shape", "one"], ["most"]),
+        node("Cast", ["most"], ["total"], to=onnx.TensorProto.INT32),
+        node("ReduceSum", ["mask", "axis"], ["counts"], keepdims=0),
+        node("Sub", ["counts", "one"], ["last"]),
+        node("Cast", ["last"], ["lengths"], to=onnx.TensorProto.INT32),
+        node(
+            "GroupQueryAttention", ["q", "k", "v", "pk", "pv", "lengths", "total", "cos", "sin"], ["y", "nk", "nv"],
+            domain="com.microsoft", num_heads=heads, kv_num_heads=groups, do_rotary=1,
+        ),
+    ]  # fmt: skip
+    shapes: dict[str, list[Any]] = {
+        "q": ["b", "s", heads * d],
+        "k": ["b", "s", groups * d],
+        "v": ["b", "s", groups * d],
+    }
+    shapes.update(mask=["b", "total"], pk=["b", groups, "room", d], pv=["b", groups, "room", d])
+    inputs = [helper.make_tensor_value_info(k, 7 if k == "mask" else 1, shape) for k, shape in shapes.items()]
+    constants = {
+        "one": np.array(1),
+        "axis": np.array([1]),
+        **dict(zip(("cos", "sin"), cosines(32, d // 2), strict=True)),
+    }
+    weights = [numpy_helper.from_array(a, k) for k, a in constants.items()]
+    results = [helper.make_empty_tensor_value_info(k) for k in ("y", "nk", "nv")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, results, weights), opset_imports=opsets, ir_version=8
+    )
+    ours, theirs = tw.compile(model, fallback="never"), ort.InferenceSession(model.SerializeToString())
+    cache = [np.zeros((2, groups, 12, d), F) for _ in range(2)]
+    for new, lengths in ((5, (5, 3)), (1, (6, 4)), (1, (7, 5))):
+        mask = (np.arange(max(lengths))[None] < np.array(lengths)[:, None]).astype(np.int64)
+        feeds = dict(
+            zip(shapes, (f(2, new, heads * d), *(f(2, new, groups * d) for _ in "kv"), mask, *cache), strict=True)
+        )
+        expected, got = theirs.run(None, feeds), ours(*feeds.values())
+        np.testing.assert_allclose(got[0], expected[0], rtol=2e-5, atol=2e-5)
+        for b, length in enumerate(lengths):
+            for a, e in zip(got[1:], expected[1:], strict=True):
+                np.testing.assert_allclose(a[b, :, :length], e[b, :, :length], rtol=2e-5, atol=2e-5)
+        cache = list(expected[1:])

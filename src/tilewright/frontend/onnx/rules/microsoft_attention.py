@@ -8,7 +8,7 @@ from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.rules.microsoft import DOMAIN, angles, rotated, shape_of_heads
 from tilewright.frontend.onnx.rules.quant import centred
 from tilewright.ir.dtype import boolean, f32, i64
-from tilewright.ir.expr import Expr, as_int, const, is_const, maximum
+from tilewright.ir.expr import Expr, as_int, is_const, maximum
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, dims, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -193,8 +193,12 @@ def group_query_attention(n: Call) -> list[Value]:
         "sub", n.emit("add", last, n.constant(1, i64)), n.emit("range", start=length, step=0, size=1, dtype=i64)
     )
     cached = n.has(3) and not is_const(n.shape(3)[2], 0)
-    if not cached:  # a prompt: shorter sequences are filled at their ends
+    total = _total(n) if cached else dim(length)
+    if same_dim(total, length):  # a prompt: shorter sequences are filled at their ends
         first = n.emit("mul", first, n.constant(0, i64))
+    elif as_int(total) is None or as_int(length) is None:
+        is_prompt = n.emit("eq", n.symbols([total], i64, ()), n.symbols([length], i64, ()))
+        first = n.emit("select", is_prompt, n.constant(0, i64), first)
     places = n.emit("add", n.reshape(first, (batch, 1)), steps(n, length, (1, -1)))
     if n.integer("do_rotary", 0):
         places_in = n.value(9) if n.has(9) else places
@@ -202,9 +206,11 @@ def group_query_attention(n: Call) -> list[Value]:
         cos, sin = angles(n, n.value(7), places_in), angles(n, n.value(8), places_in)
         q, k = (rotated(n, x, cos, sin, transposed) for x in (q, k))
     if cached:
-        k, v = (_inserted(n, n.value(3 + i), x, first) for i, x in enumerate((k, v)))
+        k, v = (_inserted(n, n.value(3 + i), x, first, total) for i, x in enumerate((k, v)))
     keys = steps(n, k.shape[2], (1, 1, 1, -1))
     seen = n.emit("le", keys, n.reshape(places, (batch, 1, length, 1)))
+    if as_int(length) != 1:  # what fills shorter sequences sees their keys
+        seen = n.emit("and", seen, n.emit("le", keys, n.reshape(last, (batch, 1, 1, 1))))
     window = n.integer("local_window_size", -1)
     if window > 0:
         in_window = n.emit("gt", n.emit("add", keys, n.constant(window, i64)), n.reshape(places, (batch, 1, length, 1)))
@@ -230,15 +236,19 @@ def _grouped(n: Call, heads: int, groups: int) -> tuple[Value, Value, Value]:
     return parts[0], parts[1], parts[2]
 
 
-def _inserted(n: Call, cache: Value, new: Value, first: Value) -> Value:
-    """The cache of keys or values, enlarged to the length of the longest sequence, with the `new` rows of each sequence
-    inserted at position `first`."""
-    known = n.known(6)
-    total = None if known is None or known.size != 1 else known.reshape(-1)[0]
-    grown = dim(cache.shape[2] + new.shape[2])
-    if total is not None:
-        grown = dim(maximum(cache.shape[2], total if isinstance(total, Expr) else const(int(total))))
-    more = dim(grown - cache.shape[2])
+def _total(n: Call) -> Expr:
+    """The length of the longest sequence. Raises ValueNeededError where the data says it: so long are the results."""
+    array = n.structure(6, "the length of the longest sequence of GroupQueryAttention")
+    if array is None or array.size != 1:
+        raise ModelError("the length of the longest sequence must be one number", got=array)
+    (total,) = array.reshape(-1)
+    return dim(total if isinstance(total, Expr) else int(total))
+
+
+def _inserted(n: Call, cache: Value, new: Value, first: Value, total: Expr) -> Value:
+    """The cache of keys or values, enlarged to the length `total` of the longest sequence, with the `new` rows of each
+    sequence inserted at position `first`."""
+    more = dim(maximum(cache.shape[2], total) - cache.shape[2])
     if (as_int(more) or 0) != 0 or as_int(more) is None:
         zeros = [0] * 4
         cache = n.emit("pad", cache, before=dims(zeros), after=dims([0, 0, more, 0]), mode="constant", value=0)
