@@ -109,7 +109,7 @@ class Marker:
 
     @property
     def args(self) -> tuple[Value, ...]:
-        """The values that the marker reads or writes."""
+        """The values that the region's begin or end reads or writes."""
         return tuple(v for v in (self.count, self.condition, self.counter) if v is not None)
 
 

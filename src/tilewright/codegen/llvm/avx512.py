@@ -10,14 +10,14 @@ from tilewright.ir.dtype import DType, f32, i32, u8
 from tilewright.native.text import Writer
 
 TABLE = 16
-"""Entries of a table of f32 that a register holds."""
+"""The number of f32 of a table that one register holds."""
 
 _CURRENT_ROUNDING = 4
 """The operand of LLVM's AVX-512 intrinsics that means the rounding mode which is set."""
 
 
 def scaleb(out: Writer, x: str, n: str, t: DType, width: int) -> str:
-    """x 2^floor(n) of f32 or f64 by VSCALEF."""
+    """Emit x 2^floor(n) of f32 or f64 vectors by VSCALEF."""
     least, most = 128 // t.bits, 512 // t.bits
 
     def call(parts: list[str], size: int) -> str:
@@ -34,12 +34,13 @@ def scaleb(out: Writer, x: str, n: str, t: DType, width: int) -> str:
 
 
 def literal_table(entries: Sequence[str]) -> str:
-    """A vector of f32 literals."""
+    """A vector constant of f32 literals."""
     return f"<{', '.join(f'float {entry}' for entry in entries)}>"
 
 
 def permuted(out: Writer, index: str, table: str, width: int) -> str:
-    """Entries of a table of 16 f32, at the low four bits of i32 numbers, by VPERMPS."""
+    """Emit the look-up in a table of 16 f32 by VPERMPS: for each lane the entry at the low four bits of its i32 in
+    `index`."""
     ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
 
     def call(parts: list[str], size: int) -> str:
@@ -49,7 +50,8 @@ def permuted(out: Writer, index: str, table: str, width: int) -> str:
 
 
 def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) -> str:
-    """Entries of a table of 32 f32 in two registers, at the low five bits of i32 numbers, by VPERMI2PS."""
+    """Emit the look-up in a table of 32 f32 in two registers by VPERMI2PS: for each lane the entry at the low five bits
+    of its i32 in `index`."""
     ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
 
     def call(parts: list[str], size: int) -> str:
@@ -60,8 +62,8 @@ def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) ->
 
 
 def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int) -> str:
-    """Entries of a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which selects among eight
-    by three bits: once in each half, and the fourth bit selects the half."""
+    """Emit the look-up in a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which selects
+    among eight by three bits: once in each half, and the fourth bit selects the half."""
     half = TABLE // 2
     ty, word = register_type(f32, half), register_type(i32, half)
 
@@ -76,8 +78,8 @@ def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int)
 
 
 def byte_entries(out: Writer, index: str, table: Sequence[str], width: int) -> str:
-    """Entries of a table of 256 bytes, in four vectors of 64, at numbers of u8, by VPERMI2B: seven bits of a number
-    pick among 128 entries, the eighth says which."""
+    """Emit the look-up in a table of 256 bytes, in four vectors of 64, at numbers of u8, by VPERMI2B: seven bits of a
+    number pick among 128 entries, the eighth says which."""
     size = 64
     ty = register_type(u8, size)
     name = f"llvm.x86.avx512.vpermi2var.qi.{size * 8}"

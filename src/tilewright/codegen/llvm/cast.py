@@ -24,7 +24,7 @@ def _vector(element: str, width: int) -> str:
 
 
 def to_f32(out: Writer, a: str, t: DType, width: int) -> str:
-    """f16 or bf16 to f32, exactly."""
+    """Emit the exact conversion of f16 or bf16 to f32."""
     wide = register_type(f32, width)
     if t is f16:
         return out.inst(f"fpext {register_type(f16, width)} {a} to {wide}")
@@ -35,7 +35,8 @@ def to_f32(out: Writer, a: str, t: DType, width: int) -> str:
 
 
 def from_f32(out: Writer, a: str, t: DType, width: int) -> str:
-    """f32 to f16 or bf16, to nearest even. bf16 is rounded on the bits: the CPU's instruction flushes denormals."""
+    """Emit the conversion of f32 to f16 or bf16, to nearest even. bf16 is rounded on the bits: the CPU's instruction
+    flushes denormals."""
     wide = register_type(f32, width)
     if t is f16:
         return out.inst(f"fptrunc {wide} {a} to {register_type(f16, width)}")
@@ -52,8 +53,8 @@ def from_f32(out: Writer, a: str, t: DType, width: int) -> str:
 
 
 def _round_to_odd(out: Writer, a: str, width: int) -> str:
-    """f64 to f32, rounded to odd (the last bit is set if the result is inexact), so that a second rounding is
-    correct."""
+    """Emit the conversion of f64 to f32, rounded to odd (the last bit is set if the result is inexact), so that a
+    second rounding is correct."""
     f, d = register_type(f32, width), register_type(f64, width)
     i32, i1 = _vector("i32", width), _vector("i1", width)
     name = f"v{width}f64" if width else "f64"
@@ -104,7 +105,8 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """A float as a narrow integer, by way of i32 and clamped before, since LLVM would saturate lane by lane."""
+    """Emit the conversion of a float to a narrow integer, by way of i32 and clamped before, since LLVM would saturate
+    lane by lane."""
     bounded = _bounded(out, a, source, _pair(source, width, to.min, to.max), width)
     whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {_vector('i32', width)}")
     return _narrow(out, a, whole, source, to, width)
@@ -135,15 +137,16 @@ def cast_rounded(
 
 
 def _narrow(out: Writer, a: str, whole: str, source: DType, to: DType, width: int) -> str:
-    """The i32 `whole` as a narrower integer; 0 where the float `a` that it was converted from is NaN."""
+    """Emit the conversion of the i32 `whole` to the narrower integer type `to`; 0 where `a`, the float that `whole` was
+    converted from, is NaN."""
     wide = _vector("i32", width)
     number = _where(out, f"uno {{s}} {a}, {a}", source, _bits(0, 32, width), whole, wide, width)
     return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")
 
 
 def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Floats converted to integers of 32 or 64 bits, saturated. The largest integer may have no float, so it is
-    selected separately."""
+    """Emit the conversion of floats to integers of 32 or 64 bits, saturated. The largest integer may have no float, so
+    it is selected separately."""
     r, beyond = register_type(to, width), float(int(to.max) + 1)
     below = float(np.nextafter(source.numpy.type(beyond), source.numpy.type(0)))
     bounded = _bounded(out, a, source, _pair(source, width, to.min, min(below, float(int(to.max)))), width)
@@ -155,7 +158,7 @@ def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) ->
 
 
 def _bounded(out: Writer, a: str, source: DType, bounds: tuple[str, str], width: int) -> str:
-    """`a` clamped to a range; NaN becomes its lower end."""
+    """Emit `a` clamped to `bounds`; NaN becomes the lower bound."""
     s, i1 = register_type(source, width), _vector("i1", width)
     for compare, limit in zip(("ogt", "olt"), bounds, strict=True):
         inside = out.inst(f"fcmp {compare} {s} {a}, {limit}")
@@ -168,14 +171,14 @@ def _pair(source: DType, width: int, low: float, high: float) -> tuple[str, str]
 
 
 def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: str, width: int) -> str:
-    """`yes` in lanes where the comparison of floats `condition` holds, else `no`. In `condition`, "{s}" stands for the
-    floats' type."""
+    """Emit a select: `yes` in lanes where the comparison of floats `condition` holds, else `no`. In `condition`, "{s}"
+    stands for the floats' type."""
     result = out.inst(f"fcmp {condition.format(s=register_type(source, width))}")
     return out.inst(f"select {_vector('i1', width)} {result}, {kind} {yes}, {kind} {no}")
 
 
 def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Integers as floats; f16 and bf16 by way of f32, as NumPy does."""
+    """Emit the conversion of integers to floats; f16 and bf16 by way of f32, as NumPy does."""
     opcode = "sitofp" if source.kind == "int" else "uitofp"
     s = register_type(source, width)
     if to in (f32, f64):

@@ -15,7 +15,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr
 
 _SHIFT = 40
-"""Bits of a reciprocal in fixed point."""
+"""The number of fractional bits of a reciprocal in fixed point."""
 _LIMIT = 1 << 20
 """The divisor, and the dividend per lane, must be below this limit: their product is then below 2^40, so rounding the
 reciprocal up does no harm."""

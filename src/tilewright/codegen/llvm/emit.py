@@ -122,7 +122,8 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
 
 
 def _width(target: Target) -> str:
-    """The attribute with the width of SVE registers, in 128 bits: without it LLVM splits vectors into NEON's."""
+    """The LLVM attribute that states the width of SVE registers, in units of 128 bits: without it LLVM splits vectors
+    into NEON's."""
     times = target.vector_bits // 128
     return f" vscale_range({times},{times})" if target.has("sve") and target.isa.scalable else ""
 

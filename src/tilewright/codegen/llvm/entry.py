@@ -141,8 +141,8 @@ _MODES = {
         ("declare i64 @llvm.aarch64.get.fpcr()", "declare void @llvm.aarch64.set.fpcr(i64)"),
     ),
 }
-"""By architecture: the type of a thread's mode, the bits that flush, how it is read into memory and set, what of LLVM
-does so."""
+"""For each architecture: the type of a thread's floating-point mode, the bits that flush subnormal numbers, the LLVM
+functions that read the mode to memory and set it."""
 
 
 def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[str]:

@@ -19,7 +19,7 @@ from tilewright.support.errors import CompileError
 
 _DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
 _SPECIAL = frozenset((*_DIVISIONS, "select", "lookup", "and", "or", "cast"))
-"""Operators, beside comparisons, that are more than a function of values."""
+"""The operators, besides comparisons, whose code is more than a function of their operands' values."""
 
 
 def evaluate(s: State, e: Expr) -> Value:
@@ -100,7 +100,7 @@ def _is_narrow(t: DType) -> bool:
 
 
 def variable(s: State, v: Var) -> Value:
-    """A variable: bound to a constant, the lane number, or a value in scope."""
+    """The value of the variable `v`: a constant that it is bound to, the lane number, or a value in scope."""
     if v in s.constants:
         return Value(v.dtype, (literal(s.constants[v], v.dtype),))
     if s.lanes is not None and v is s.lanes.var:
@@ -212,7 +212,7 @@ def _undecided(s: State, condition: Expr) -> Expr:
 
 def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
     """Whether a vector whose load depends on a condition that is equal for all lanes, as for padding, is loaded under a
-    mask: one mask serves many vectors, while a jump would be needed for each."""
+    mask instead of after a jump: one mask serves many vectors, while each would need a jump."""
     alone = isinstance(then, Load) and isinstance(orelse, Const)
     return alone and s.varies(then) and s.target.isa.masked_reads
 
@@ -333,7 +333,7 @@ def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:
 
 
 def merge(s: State, a: tuple[Value, str], b: tuple[Value, str]) -> Value:
-    """A phi of two values with the blocks they come from."""
+    """Emit a phi of the values `a` and `b`, each given with the name of the block that it comes from."""
     (left, left_block), (right, right_block) = a, b
     parts = []
     for k, (x, y) in enumerate(zip(left.parts, right.parts, strict=True)):

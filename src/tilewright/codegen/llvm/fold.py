@@ -28,7 +28,8 @@ from tilewright.support.errors import CompileError
 
 
 def fold(s: State, stmt: Store, reduction: Reduction) -> None:
-    """Combine the lanes of a value with each other, then with what is stored."""
+    """Emit a reduction over lanes: combine the lanes of the value of `stmt` with each other, then with the stored
+    element."""
     op, t = reduction.op, stmt.buffer.dtype
     total = ""
     for width, part in _combined(s, reduction, t).items():
@@ -160,7 +161,7 @@ def _shuffle(s: State, t: DType, a: str, b: str | None, width: int, picks: Seque
 
 
 def neutral(op: str, t: DType) -> int | float | bool:
-    """The value that changes nothing when combined by `op`."""
+    """The neutral element of the reduction operator `op`, such as 0 for a sum."""
     match op:
         case "add" | "or" | "bitor" | "bitxor":
             return -0.0 if t.is_float else 0

@@ -24,7 +24,7 @@ CHEAP = frozenset(("add", "sub", "mul", "min", "max"))
 
 
 def divide_before(s: State, loop: For) -> None:
-    """Compute the loop's invariant divisions where it begins."""
+    """Compute the divisions that no iteration of `loop` changes right before the loop."""
     if s.lanes is not None or not s.symbolic:
         return
     bound = {loop.var} | {inner.var for inner in walk(loop.body) if isinstance(inner, For | Let)}
@@ -56,8 +56,9 @@ def _is_place(e: Op) -> bool:
 
 
 def bases_before(s: State, loop: For) -> None:
-    """Compute the part of addresses that is the same in all iterations where the loop begins, if strides are products
-    of symbols: other sums are cheap for LLVM, and a base of its own costs a short loop more than it gains."""
+    """Compute right before `loop` the part of each address that no iteration changes. Only addresses with strides that
+    are products of symbols get such a base: LLVM adds other terms cheaply, and a base costs a short loop more than it
+    gains."""
     if s.lanes is not None or not s.symbolic:
         return
     bound = {loop.var} | {inner.var for inner in walk(loop.body) if isinstance(inner, For | Let)}
@@ -91,13 +92,14 @@ def accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[E
 
 
 def are_there(s: State, monomial: tuple[int, ...], bound: set[Var]) -> bool:
-    """Whether all atoms of a monomial have values outside of the loops that bind the variables `bound`, or can be
+    """Whether all factors of a monomial have values outside of the loops that bind the variables `bound`, or can be
     computed there."""
     return all(_is_there(s, s.atoms.exprs[n], bound) for n in monomial)
 
 
 def _is_there(s: State, e: Expr, bound: set[Var]) -> bool:
-    """Whether an atom of an offset has a value before a loop, or can be computed there by cheap operations."""
+    """Whether the expression `e`, a factor of an offset, has a value before the loops that bind the variables `bound`,
+    or can be computed there by cheap operations."""
     if not bound.isdisjoint(variables(e)):
         return False
     if isinstance(e, Var):

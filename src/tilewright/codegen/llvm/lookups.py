@@ -82,7 +82,7 @@ def _one_by_one(s: State, buffer: Buffer, access: Access, k: int, width: int) ->
 
 
 def _only_atom(s: State, varying: Poly) -> Expr | None:
-    """The only expression that determines the lanes' positions; None if there are several."""
+    """The only subexpression that determines the lanes' positions `varying`; None if there are several."""
     if len(varying) != 1:
         return None
     ((monomial, factor),) = varying.items()

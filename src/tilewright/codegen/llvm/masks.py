@@ -43,7 +43,7 @@ def compare_lanes(s: State, name: str, a: Expr, b: Expr) -> Value | None:
 
 
 def _divided(s: State, p: Poly, step: int) -> str:
-    """An i64 operand `p // step`, clamped to between 0 and the number of lanes."""
+    """Emit the i64 `p // step`, clamped to between 0 and the number of lanes; returns its name."""
     assert s.lanes is not None
     bound = _clamp(s, p, step * s.lanes.extent, low=0)
     if step == 1:
@@ -52,7 +52,7 @@ def _divided(s: State, p: Poly, step: int) -> str:
 
 
 def _equal(s: State, name: str, base: Poly, step: int) -> Value:
-    """Whether the lane is (or is not) the one where `step * lane + base` is zero."""
+    """Emit a mask of the lane for which `step * lane + base` is zero, or, if `name` is "ne", of all others."""
     assert s.lanes is not None
     extent = s.lanes.extent
     bound = _clamp(s, base if step < 0 else add({}, base, -1), extent, low=-1)
@@ -62,7 +62,7 @@ def _equal(s: State, name: str, base: Poly, step: int) -> Value:
 
 
 def from_span(s: State, span: Span) -> Value:
-    """The mask with exactly the lanes of a span on."""
+    """Emit the mask in which exactly the lanes of `span` are on."""
     assert s.lanes is not None
     bits = _bits(s)
     ends = zip(s.lanes.offsets, s.lanes.widths, strict=True)
@@ -81,7 +81,7 @@ def places_within(s: State, places: range, span: Span, bits: int, most: int | No
 
 
 def step_of(s: State, lane: str, stride: int, first: int) -> str:
-    """`stride * lane + first` of an i64 operand."""
+    """Emit `stride * lane + first`, where `lane` is an i64 operand; returns its name."""
     if not lane.startswith("%"):
         return str(stride * int(lane) + first)
     scaled = s.out.inst(f"mul nsw i64 {lane}, {stride}")
@@ -112,7 +112,7 @@ def both(s: State, a: Value | None, b: Value) -> Value:
 
 
 def _chosen(s: State, name: str, a: str, b: str) -> str:
-    """The larger or the smaller of two bounds."""
+    """Emit the larger ("smax") or the smaller ("smin") of the bounds `a` and `b`; returns its name."""
     if not (a.startswith("%") or b.startswith("%")):
         return str((max if name == "smax" else min)(int(a), int(b)))
     assert s.lanes is not None
@@ -145,7 +145,7 @@ def _splat(s: State, operand: str, bits: int, width: int) -> str:
 
 
 def _clamp(s: State, p: Poly, extent: int, low: int) -> str:
-    """The value of `p` cut to low..extent, so that it fits the narrow type."""
+    """Emit the value of `p` clamped to low..extent, so that it fits the narrow type; returns its name."""
     known = p.get((), 0) if not any(p) else None
     if known is not None:
         return str(min(max(known, low), extent))
@@ -155,7 +155,7 @@ def _clamp(s: State, p: Poly, extent: int, low: int) -> str:
 
 
 def any_lane(s: State, mask: Value) -> str:
-    """An i1: whether some lane of a mask is on."""
+    """Emit an i1 that tells whether some lane of a mask is on; returns its name."""
     assert s.lanes is not None
     if mask.span is not None:
         return s.out.inst(f"icmp slt i64 {mask.span.low}, {mask.span.high}")

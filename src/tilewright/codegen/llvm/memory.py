@@ -40,13 +40,14 @@ from tilewright.ir.dtype import DType, boolean, f32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, as_int
 
 ENTRIES = 1 << u8.bits
-"""The bytes of a table with an entry for each 8-bit number."""
+"""The number of entries of a table with a byte for each 8-bit number."""
 PART = 64
-"""The bytes of a table that one vector holds."""
+"""The number of bytes of a table that one vector holds."""
 
 PIECES = 3
-"""A vector whose width is no power of two is loaded in this many pieces or more before a masked load replaces them:
-with two pieces some small reductions took 1.1 times as long under a mask (Zen 5, 27 November 2026)."""
+"""The least number of pieces in which a vector of a width that is no power of two would be loaded, for which a masked
+load replaces them: with two pieces some small reductions took 1.1 times as long under a mask (Zen 5, 27 November
+2026)."""
 
 # loads
 
@@ -409,7 +410,7 @@ def _memory_suffix(t: DType, width: int) -> str:
 
 
 def from_memory(s: State, raw: str, t: DType, width: int) -> str:
-    """An element as loaded to an element in a register."""
+    """Convert an element, or a vector of `width`, from its type in memory to its type in registers."""
     ty = memory_type(t, width)
     if t is boolean:
         return s.out.inst(f"icmp ne {ty} {raw}, {'zeroinitializer' if width else '0'}")
@@ -419,7 +420,7 @@ def from_memory(s: State, raw: str, t: DType, width: int) -> str:
 
 
 def to_memory(s: State, value: str, t: DType, width: int) -> str:
-    """Convert an element from its type in registers to its type in memory."""
+    """Convert an element, or a vector of `width`, from its type in registers to its type in memory."""
     if t is boolean or t.bits < 8:
         extend = "sext" if t.kind == "int" else "zext"
         return s.out.inst(f"{extend} {register_type(t, width)} {value} to {memory_type(t, width)}")
@@ -469,7 +470,7 @@ def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> li
 
 
 def _vector_places(s: State, access: Access) -> list[Poly]:
-    """Where the vectors of a contiguous access start; nothing for other accesses."""
+    """The offset of each vector of a contiguous access; an empty list for other accesses."""
     assert s.lanes is not None
     if access.steps is None:
         return []

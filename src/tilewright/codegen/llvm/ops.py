@@ -20,7 +20,7 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 _FLOAT16 = (f16, bf16)
-"""16-bit types in which most machines do not compute."""
+"""The 16-bit float types, in which most machines do not compute."""
 
 _FLOAT_BINARY = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"}
@@ -41,7 +41,7 @@ def is_library(name: str) -> bool:
 
 
 def suffix(t: DType, width: int) -> str:
-    """The type's part of an overloaded intrinsic's name: "v16f32"."""
+    """The end of an overloaded intrinsic's name, which says its type: "v16f32"."""
     name = f"f{t.bits}" if t.is_float else f"i{1 if t is boolean else t.bits}"
     return f"v{width}{name}" if width else name
 
@@ -60,7 +60,7 @@ class Ops:
         self.isa = target.isa
 
     def apply(self, name: str, t: DType, args: Sequence[str], width: int, result: DType) -> str:
-        """Operator `name` on operands of type `t`; for casts `result` is the type to make."""
+        """Emit the operator `name` on operands of type `t`; for casts `result` is the type to make."""
         if name == "cast":
             return cast(self.out, args[0], t, result, width)
         if name == "bitcast":
@@ -170,7 +170,7 @@ class Ops:
         return self.out.inst(f"bitcast {word} {marked} to {ty}")
 
     def _scaleb(self, t: DType, x: str, n: str) -> str:
-        """x 2^floor(n) by the C library, for finite `n`."""
+        """Emit x 2^floor(n) by the C library, for finite `n`."""
         out, ty = self.out, register_type(t)
         bounded = n
         for name, limit in (("max", -5000.0), ("min", 5000.0)):
@@ -185,7 +185,8 @@ class Ops:
         return out.inst(f"select i1 {finite}, {ty} {scaled}, {ty} {out.inst(f'fmul {ty} {x}, {great}')}")
 
     def _gelu(self, name: str, t: DType, x: str, width: int) -> str:
-        """x (1 + f) / 2 by the library's error function or hyperbolic tangent."""
+        """Emit x (1 + f) / 2, where f is the library's error function or hyperbolic tangent of a polynomial of x, as
+        GELU's variant `name` says."""
 
         def apply(op: str, a: str, b: str | float) -> str:
             return self._on_float(op, t, [a, b if isinstance(b, str) else number(b, t, width)], width)
@@ -202,7 +203,7 @@ class Ops:
         return f"{ty.split(' x ')[0]} x i1>" if ty.startswith("<") else "i1"
 
     def _library(self, name: str, t: DType, args: Sequence[str], width: int) -> str:
-        """A call of the C library for every lane."""
+        """Emit a call of the C library for each lane."""
         scalar = register_type(t)
         symbol = self.out.declare(
             name + ("f" if t is f32 else ""), scalar, [scalar] * len(args), "nounwind willreturn memory(none)"
@@ -213,7 +214,7 @@ class Ops:
         )  # fmt: skip
 
     def extern(self, name: str, types: Sequence[DType], args: Sequence[str], width: int, result: DType) -> str:
-        """A call of a function of C for every lane."""
+        """Emit a call of the C function of operator `name` for each lane."""
         ty = f"{_EXTENSION.get(result, '')} {register_type(result)}".lstrip()
         passed = [f"{register_type(t)} {_EXTENSION.get(t, '')}".rstrip() for t in types]
         symbol = self.out.declare(name, ty, passed, "nounwind willreturn memory(none)")
@@ -274,7 +275,8 @@ class Ops:
         raise CompileError(f"no native code for the operator {name!r} on {t}")
 
     def _shift(self, name: str, t: DType, a: str, n: str, width: int) -> str:
-        """Shifts by the width or more (or by a negative number) give 0, or the sign for a signed shift right."""
+        """Emit a shift. Shifts by the width or more (or by a negative number) give 0, or the sign for a signed shift
+        right."""
         ty, i1 = register_type(t, width), register_type(boolean, width)
         opcode = "shl" if name == "shl" else "ashr" if t.kind == "int" else "lshr"
         if not width and is_literal(n) and 0 <= int(n) < t.bits:
@@ -290,7 +292,8 @@ class Ops:
         return self.out.inst(f"select {i1} {fits}, {ty} {shifted}, {ty} {number(0, t, width)}")
 
     def divide(self, name: str, t: DType, a: str, b: str, width: int, *, natural: bool = False) -> str:
-        """Integer division and remainder; by zero they give 0, and min / -1 wraps. `natural` promises a >= 0, b > 0."""
+        """Emit an integer division or remainder; by zero they give 0, and min / -1 wraps. `natural` promises a >= 0, b
+        > 0."""
         ty, i1 = register_type(t, width), register_type(boolean, width)
         out = self.out
         quotient = name in ("floordiv", "truncdiv")
@@ -332,8 +335,9 @@ class Ops:
         return result
 
     def _whole(self, quotient: bool, signed: bool, t: DType, a: str, b: str, width: int, by_floats: bool) -> str:
-        """a / b toward zero (`quotient`), or its remainder. CPUs divide only vectors of floats: quotients of 16-bit
-        integers are exact enough in f32, and of 32-bit integers in f64, to be truncated to the right integer."""
+        """Emit a / b rounded toward zero (`quotient`), or its remainder. CPUs divide only vectors of floats: quotients
+        of 16-bit integers are exact enough in f32, and of 32-bit integers in f64, to be truncated to the right
+        integer."""
         ty, out = register_type(t, width), self.out
         sign = "s" if signed else "u"
         if not by_floats:

@@ -13,10 +13,12 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 EXPLICIT = "; every loop is explicit"
-"""First line of text whose loops and accumulators are spelled out: a few of LLVM's passes are enough for it."""
+"""The first line of LLVM text whose loops and accumulators are spelled out, so that a few of LLVM's passes are enough
+for it."""
 
 MAX_LINES = 4000
-"""Longer text gets those few passes too: of the others some take time that is quadratic in the length of a block."""
+"""The number of lines of LLVM text above which only few passes run: some of the others take time that is quadratic in
+the length of a block."""
 
 
 def _optimized(
@@ -57,10 +59,9 @@ def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachi
 
 
 def _run_short_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: bool) -> None:
-    """Allocations to registers, simplification: a fifth of the time of the full pipeline.
-
-    Common subexpressions the emitter has not written. LLVM's pass for them (new GVN) aborts the process on some input.
-    """
+    """Run a fifth of the time of the full pipeline: passes that promote allocations to registers, simplify, and find
+    common subexpressions that the emitter has not. LLVM's newer pass for them (new GVN) aborts the process on some
+    input."""
     if any(b"alwaysinline" in bytes(a) for f in module.functions if not f.is_declaration for a in f.attributes):
         inline = llvm.create_new_module_pass_manager()
         inline.add_always_inliner_pass()

@@ -15,14 +15,15 @@ from tilewright.ir.expr import Buffer, Const, Expr, Op, Var
 from tilewright.ir.rewrite import substitute, variables
 
 Monomial = tuple[int, ...]
-"""Sorted atom numbers; the empty tuple is the constant term."""
+"""A monomial as the sorted numbers of its factors (atoms); the empty tuple is the constant term."""
 
 Poly = dict[Monomial, int]
 Key = tuple[tuple[Monomial, int], ...]
 
 
 class Atoms:
-    """The numbering of atoms: the variables and subexpressions of which polynomials consist, by first appearance."""
+    """The numbering of atoms, by first appearance: the variables and other subexpressions whose products are the terms
+    of polynomials."""
 
     def __init__(self) -> None:
         self.exprs: list[Expr] = []
@@ -186,7 +187,8 @@ class Converter:
         return self.rejoin(total)
 
     def rejoin(self, p: Poly) -> Poly:
-        """`c * (f // c) + f % c` is `f`: undo a fused index that was decomposed only to be put together."""
+        """`p` with `c * (f // c) + f % c` replaced by `f`: a fused index may have been decomposed only to be put
+        together again."""
         for monomial, c in p.items():
             for n in monomial:
                 e = self.atoms.exprs[n]

@@ -50,7 +50,7 @@ def _prefetched(stmt: For) -> Iterator[tuple[Prefetch, Load]]:
 
 
 def emit_prefetch(s: State, stmt: For) -> None:
-    """The hints of one iteration, at its start."""
+    """Emit the prefetches that one iteration of a loop makes at its start."""
     if s.lanes is not None:
         return
     tile = find(stmt.notes, PrefetchTile)

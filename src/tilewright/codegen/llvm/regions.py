@@ -83,7 +83,7 @@ class Caller:
         return True
 
     def owner(self, branch: int) -> str:
-        """An operand: the number of the thread that runs the fork's branch number `branch`."""
+        """Emit the number of the thread that runs branch number `branch` of the fork; returns its name."""
         if branch not in self.owners:
             self.owners[branch] = f"%owner{branch}"
             self.out.entry.append(f"  %owner{branch} = urem i64 {branch}, %nthreads")
@@ -109,15 +109,15 @@ class Caller:
         return entry
 
     def number(self, e: Expr) -> str:
-        """An i64 operand with the value of an expression of symbols and iteration numbers."""
+        """Emit the value of an expression of symbols and iteration numbers as an i64; returns its name."""
         for v in variables(e):
             operand = self.numbers[v] if v in self.numbers else self.integer(self.symbols.index(v))
             self.state.env[v] = Value(i64, (operand,))
         return self.state.scalar(e)
 
     def integer(self, index: int) -> str:
-        """An i64 operand: the entry `index` of `dims`, which is a symbol or, after the symbols, an extent that an
-        earlier step has computed."""
+        """Emit the load of entry `index` of `dims`, which is a symbol or, after the symbols, an extent that an earlier
+        step has computed; returns its name."""
         if index not in self.integers:
             self.integers[index] = load_dim(self.out, index)
         return self.integers[index]
@@ -134,7 +134,7 @@ class _Open:
     integers: dict[int, str]
     number: Var | None = None
     line: int = 0
-    """The number of the line with the phi of the iteration number, which is completed at the region's end."""
+    """The index of the line with the phi of the iteration number, which is completed at the region's end."""
     bounded: bool = True
     otherwise: bool = False
     numbers: dict[Var, str] = field(default_factory=dict)
@@ -152,8 +152,8 @@ class Regions:
         self.extents = self.checks = 0
         self.controlled = False
         self.budget = self.spent = ""
-        """Variables on each thread's stack: how many iterations are still allowed, and how many this call was allowed
-        so far."""
+        """The names of the variables on each thread's stack that count how many iterations are still allowed, and how
+        many this call was allowed so far."""
 
     def meet(self, spec: RegionSpec, waiting: bool) -> None:
         """Write the beginning or end of a loop, branch or other region. `waiting`: earlier calls have not been waited
@@ -193,12 +193,12 @@ class Regions:
         caller.numbers = dict(region.numbers)
 
     def place(self, slot: int, shift: Work) -> str:
-        """An operand: the address of a value in `slot`, `shift` bytes on."""
+        """Emit the address of a value in `slot`, `shift` bytes on; returns its name."""
         return self.caller.pointer(slot, self.caller.shift(shift))
 
     def flag(self, slot: int, shift: Work) -> str:
-        """An i1 operand: the bool in `slot`. Emits its load, and a barrier, so that all threads have read it before any
-        may change it."""
+        """Emit the load of the bool in `slot`, `shift` bytes on, and a barrier, so that all threads have read it before
+        any may change it. Returns the name of the i1."""
         result = self.out.inst(f"load i8, ptr {self.place(slot, shift)}, align 1")
         self.caller.wait()
         return self.out.inst(f"icmp ne i8 {result}, 0")

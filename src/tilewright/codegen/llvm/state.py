@@ -24,9 +24,9 @@ from tilewright.targets.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Pointer:
-    """The location of a buffer: its address, its known alignment, and `elements`, the size of an allocation of this
-    function (0 for a parameter). An allocation in a vectorized loop has `copies`, one a lane, interleaved so that lanes
-    are contiguous."""
+    """Where a buffer is: its address, its known alignment, and `elements`, the size of an allocation of this function
+    (0 for a parameter). An allocation in a vectorized loop has `copies`, one a lane, interleaved so that lanes are
+    contiguous."""
 
     operand: str
     align: int
@@ -36,9 +36,9 @@ class Pointer:
 
 @dataclass(slots=True)
 class Tiles:
-    """The use of registers that hold matrices. The `sums` of `buffer` are in the first ones. `loaded` lists what was
-    loaded into the others in basic block `block`, the most recently used last: the register's number, address and
-    stride, and which factor of a product it is (0: rows)."""
+    """The contents of the registers that hold matrices. The `sums` of `buffer` are in the first ones. `loaded` lists
+    what was loaded into the others in basic block `block`, the most recently used last: the register's number, address
+    and stride, and which factor of a product it is (0: rows)."""
 
     buffer: str
     sums: int
@@ -282,7 +282,7 @@ class State:
         return self._numbers.setdefault(name, len(self._numbers))
 
     def constant(self, e: Const) -> Value:
-        """A literal."""
+        """The value of a literal."""
         entry = self._constants.get(e)
         if entry is None:
             entry = self._constants[e] = Value(e.dtype, (literal(e.value, e.dtype),))

@@ -156,7 +156,7 @@ def _jump(s: State, condition: str, then: Stmt, orelse: Stmt | None, mask: Value
 
 
 def loop(s: State, stmt: For) -> None:
-    """A loop of any kind, run by one thread."""
+    """Emit a loop of any kind that one thread runs."""
     if stmt.kind == "thread":
         raise CompileError(f"no hardware index {stmt.thread!r} on a CPU", where=f"loop {stmt.var.name!r}")
     extent = as_int(s.converter.bind(stmt.extent))
@@ -256,10 +256,13 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
 
 
 def _metadata(s: State, stmt: For) -> str:
-    """The loop's metadata for LLVM. Its vectoriser and unroller leave loops alone that the schedule vectorized or
-    unrolled. Of other loops it may unroll the short ones; unrolling nests of long ones costs much compile time and
-    gains little. A loop with the note `Unroll(n)` LLVM unrolls n times, which has the effect of an unrolled loop of n
-    in a fraction of the time; not on a machine where all loads of a body would be in registers at once."""
+    """The LLVM metadata of a loop, which tells the vectoriser and unroller what to do.
+
+    They leave loops alone that the schedule vectorized or unrolled. Of other loops the short ones may be unrolled;
+    unrolling nests of long ones costs much compile time and gains little. A loop with the note `Unroll(n)` is unrolled
+    n times, which has the effect of an unrolled loop of n in a fraction of the time; not on a machine where all loads
+    of a body would be in registers at once.
+    """
     explicit = s.lanes is not None or any(
         isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
     )

@@ -20,7 +20,7 @@ from tilewright.targets import registry
 
 REGISTERS = 8
 ROW_BYTES = 64
-"""Bytes of a row of a register."""
+"""The number of bytes of a row of a matrix register."""
 
 
 def has_tiles(s: State) -> bool:
@@ -55,7 +55,7 @@ def leave_tiles(s: State) -> None:
 
 
 def release(s: State) -> list[str]:
-    """The instruction that ends a kernel which has such registers."""
+    """The instruction at the end of a kernel that releases the matrix registers, if it uses them."""
     if s.tiles is None:
         return []
     return [f"  call void {s.out.declare('llvm.x86.tilerelease', 'void', [])}()"]
@@ -97,7 +97,7 @@ def _call(s: State, name: str, *arguments: Argument) -> None:
 
 
 def _number(s: State, region: Region) -> Argument:
-    """An argument: the number of the register that holds a region of the buffer of sums, one matrix."""
+    """The argument of an intrinsic that is the number of the matrix register with a region of the buffer of sums."""
     assert s.tiles is not None
     if region.buffer.name != s.tiles.buffer:
         raise CompileError("a buffer is not in the registers of matrices", where=f"buffer {region.buffer.name!r}")
@@ -111,7 +111,8 @@ def _number(s: State, region: Region) -> Argument:
 
 
 def _memory(s: State, region: Region, stride: Expr) -> tuple[Argument, Argument]:
-    """Two arguments: the address of a region, and the bytes between its rows, which are `stride` elements apart."""
+    """The two arguments of an intrinsic that say where a matrix is in memory: the address of `region`, and the bytes
+    between its rows, which are `stride` elements."""
     where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
     return ("ptr", where), ("i64", evaluate(s, stride * region.buffer.dtype.itemsize).scalar)
 

@@ -19,7 +19,8 @@ from tilewright.native.text import Writer
 from tilewright.targets.target import Target
 
 Shuffle = Callable[[str, str, tuple[int, ...]], str]
-"""(first vector, second vector, elements to take) to a vector."""
+"""A function that takes two vectors and the numbers of elements, counted through both, and returns the vector of these
+elements."""
 
 Fence = Callable[[str], str]
 """A function that returns its vector through a barrier for LLVM's optimisations."""

@@ -35,7 +35,8 @@ much."""
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
-    """A store inside of two loops: `store` for `row` below `rows`, unrolled, and `lane` below `lanes`, as a vector."""
+    """A store of a tile column by column, in two loops: `store` for each `row` below `rows`, unrolled, and `lane` below
+    `lanes`, as a vector."""
 
     row: Var
     rows: int

@@ -19,7 +19,7 @@ REDUCTIONS = ("add", "mul", "min", "max", "larger", "and", "or", "bitand", "bito
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """`buffer[indices] = op(buffer[indices], value)`."""
+    """A store that reduces: `buffer[indices] = op(buffer[indices], value)`."""
 
     op: str
     value: Expr
@@ -39,7 +39,8 @@ def match_reduction(store: Store) -> Reduction | None:
 
 
 def native_lanes(target: Target, loop: For) -> int:
-    """Lanes of a vector register for the widest element type that the loop's body works on, indices aside."""
+    """The number of lanes of a vector register for the widest element type that the loop's body works on, indices
+    aside."""
     size = 1
     for stmt in walk(loop.body):
         if isinstance(stmt, Store):
@@ -64,7 +65,7 @@ def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
 
 
 def has_registers_for(target: Target) -> bool:
-    """Whether a table of sixteen f32 fits into one or two vector registers, from which an instruction selects."""
+    """Whether the target has an instruction that looks up a table of sixteen f32 in one or two vector registers."""
     return max(target.isa.tables, target.isa.half_tables) >= 16
 
 

@@ -49,8 +49,9 @@ rows take 710, in f32 430 to 490, decoded before 1,300 to 1,490."""
 class CodesAttrs(Attrs):
     """Attributes that say how codes are decoded.
 
-    columns  of the result: a last panel may have more zero     the level that stands for 0 in every group, if there are
-    no offsets book     the levels of the codes 0 to 15, f32[16]; None: a code is its level
+    columns  of the result: a last panel may have more
+    zero     the level that stands for 0 in every group, if there are no offsets
+    book     the levels of the codes 0 to 15, f32[16]; None: a code is its level
     """
 
     columns: Dim

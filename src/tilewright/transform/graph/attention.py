@@ -316,7 +316,7 @@ class _Recogniser(Rewriter):
 
     def part_of_stack(self, value: Value, source: Value, new: GraphBuilder) -> Operand:
         """The operand for a [batch, heads, sequence, depth] value made from `source` [sequence, batch, heads * depth],
-        which may be a part of a joint projection to queries, keys and values."""
+        which may be a part of a larger projection whose result contains queries, keys and values."""
         batch, heads, rows, depth = value.shape
         result, count = stacked(source, self), as_int(heads)
         if result is not None and count is not None:

@@ -12,7 +12,7 @@ from tilewright.ops.pointwise import ClipAttrs
 from tilewright.ops.shape import ConstantAttrs
 
 Bounds = tuple[int, int]
-"""The least and the greatest element."""
+"""The least and the greatest element of an integer value."""
 Producer = Callable[[Value], Node | None]
 
 DEPTH = 8

@@ -43,8 +43,9 @@ NUMBERS = "numbers"
 class Shared:
     """The result of `lift_numbers`: groups whose numbers are read from arrays.
 
-    groups   the kernels created  the nodes that compute the arrays, two for each: a constant, and the array places
-    for each number that the groups read, its place in an array
+    groups   the kernels
+    created  the nodes that compute the arrays, two for each: a constant, and the array
+    places   for each number that the groups read, its place in an array
     """
 
     groups: tuple[Group, ...]

@@ -21,9 +21,9 @@ from tilewright.transform.graph.matching import any_op
 from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 WINDOWS = ("conv", "conv_transpose", "max_pool", "avg_pool")
-"""Operators whose results are maps."""
+"""The operators whose results are feature maps."""
 MAP = 4
-"""The number of dimensions of a map."""
+"""The number of dimensions of a feature map: [N, C, H, W]."""
 
 
 def keep_maps(graph: Graph) -> Graph:

@@ -59,10 +59,12 @@ class Either:
 class Op:
     """A pattern that matches a value which a node computes.
 
-    ops       the node's operator is one of these; any, if there are none operands  patterns of its first operands;
-    further operands may be anything name      the name to which the value is bound, if it is not "" through   operators
-    of one operand that may stand between the value and the node, in any number private   whether the value must have
-    one reader and be no output where     a further condition on the node
+    ops       the node's operator is one of these; any, if there are none
+    operands  patterns of its first operands; further operands may be anything
+    name      the name to which the value is bound, if it is not ""
+    through   operators of one operand that may stand between the value and the node, in any number
+    private   whether the value must have one reader and be no output
+    where     a further condition on the node
     """
 
     ops: tuple[str, ...]

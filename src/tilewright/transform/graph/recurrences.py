@@ -43,8 +43,8 @@ class _NoCell(Exception):
 
 
 Place = tuple[str, int, int]
-"""An operand of a recurrent cell's step: (kind, number among this kind, part), for the kinds "sum", "x", "state",
-"vector" and "step"."""
+"""Where the step of a recurrent cell finds an operand: (kind, number among operands of this kind, part of it), for the
+kinds "sum", "x", "state", "vector" and "step"."""
 
 
 @dataclass(frozen=True, slots=True)

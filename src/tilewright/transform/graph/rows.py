@@ -28,7 +28,7 @@ from tilewright.transform.regions.captures import builder_for
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A part of a value: a range of indices along one dimension, all of the others."""
+    """The part of a value that has a range of indices along one dimension, and all indices of the others."""
 
     axis: int
     begin: Expr
@@ -37,7 +37,7 @@ class Cut:
 
 
 class _Whole:
-    """The need for all of a value."""
+    """The part of a value that is all of it."""
 
 
 WHOLE = _Whole()
@@ -76,8 +76,8 @@ def cut_of(node: Node) -> Cut | None:
 
 
 class _Demand:
-    """For each value the part that all of its readers need together. Slices whose results are in `retained` stay where
-    they are."""
+    """For each value the least part that contains what its readers need. Slices whose results are in `retained` stay
+    where they are."""
 
     def __init__(self, graph: Graph, retained: set[Value]) -> None:
         self.needs: dict[Value, Need] = dict.fromkeys(graph.outputs, WHOLE)

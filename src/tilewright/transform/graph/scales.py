@@ -48,8 +48,9 @@ def _negated(m: Match) -> Value | None:
 
 
 def _scaled(m: Match) -> Value | None:
-    """Emit a factor after a convolution as part of its weights, and sums of two terms as one term: conv(x, w) * a as
-    conv(x, w * a), (conv + c) * a as conv * a + c * a, (y + b) + c as y + (b + c). None for other nodes."""
+    """Emit a factor after a convolution as a part of its weights, and sums of two terms as one term. conv(x, w) * a
+    becomes conv(x, w * a), (conv + c) * a becomes conv * a + c * a, and (y + b) + c becomes y + (b + c). None for other
+    nodes."""
     split = None if m.is_output else _operands(m.node, m.rewriter.fixed)
     if split is None or m.rewriter.only_reader(split[0]) is None:
         return None

@@ -50,7 +50,7 @@ def selected(node: Node) -> tuple[int, ...]:
 
 
 def compares(node: Node) -> bool:
-    """Whether a node compares elements to decide which it selects."""
+    """Whether the elements that a node selects depend on comparisons of elements, as in a sort or a maximum."""
     return node.op in ("max_pool", "topk") or (
         node.op in SCATTERS and node.of(ScatterAttrs).reduction in ("max", "min")
     )

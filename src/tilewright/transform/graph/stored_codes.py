@@ -34,9 +34,9 @@ from tilewright.transform.graph.rematerialize import with_nodes
 
 CODES: tuple[DType, ...] = (u8, i8)
 DEQUANTISE = frozenset("cast sub add mul abs neg relu clip".split())
-"""Operators of an instruction or two, between a code and its number."""
+"""The operators of an instruction or two that may compute a number from its code."""
 MAX_NODES = 5
-"""The largest number of nodes that dequantise a code."""
+"""The largest number of nodes that may compute a number from its code."""
 MAX_FUNCTIONS = 12
 """The largest number of nodes between a code and a value that is computed from it by functions such as exp."""
 MOVES = frozenset(("lowered.unblock_channels", "lowered.block_channels", "transpose"))

@@ -328,7 +328,7 @@ def _correction(a: Assigner, weights: Value, zero: Value, axes: tuple[int, ...],
 
 
 def _by_windows(a: Assigner, node: Node, result: Factors) -> Value:
-    """Emit a convolution of any rank as a product of its windows."""
+    """Emit a convolution of any rank as a matrix product: rows of copied windows times the filters."""
     attrs, (filters, *window) = node.of(ConvAttrs), (as_int(d) or 0 for d in result.weights.shape)
     elements = prod(window)
     spatial: dict[str, Any] = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}

@@ -98,7 +98,7 @@ def lies_well(x: Value, w: Value, attrs: MatmulAttrs, target: Target) -> bool:
 
 
 def fills_worse(columns: Expr, rows: Expr, a: Assigner) -> bool:
-    """Whether `columns` fill vectors worse than `rows` would."""
+    """Whether `columns` fill vectors worse than `rows` would, as the dimension along which vectors run."""
     empty = [-size % a.block / size if (size := as_int(d)) else 0.0 for d in (columns, rows)]
     return empty[0] > empty[1]
 

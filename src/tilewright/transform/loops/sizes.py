@@ -50,7 +50,7 @@ class Sizes:
     partial: frozenset[str] = frozenset()
 
     def outside(self, values: Mapping[Var, Expr]) -> tuple[Outside, ...]:
-        """The accesses that are not proven to be inside for these sizes and numbers."""
+        """The accesses that are not proven to be in bounds for the values `values` of sizes and scalar arguments."""
         results = (_outside(a, values, a.block in self.partial) for a in self.accesses)
         return tuple(f for f in results if f is not None)
 

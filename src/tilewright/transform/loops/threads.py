@@ -46,7 +46,7 @@ class _Kernel:
                 self.through[s.var] = self.of(s.value)
 
     def of(self, e: Expr) -> frozenset[Var]:
-        """The variables that the value of `e` depends on, directly or through a `let`."""
+        """The variables on which the value of `e` depends, directly or through a `let`."""
         own = variables(e)
         return frozenset(own).union(*(self.through[v] for v in own if v in self.through))
 

@@ -37,7 +37,7 @@ def split(value: float) -> tuple[Const, Const]:
 LN2, LN2_REST = split(math.log(2))
 LOG2E, LOG2E_REST = split(1 / math.log(2))
 _ROUND = 1.5 * 2.0**23
-"""Adding it to a small f32 puts the nearest integer into the low bits."""
+"""The number which, added to a small f32, puts the nearest integer into the low bits."""
 
 _INF, _NAN = single(math.inf), single(math.nan)
 

@@ -18,7 +18,7 @@ from tilewright.transform.math.parts import as_float, bits, double, fma, polynom
 _LN2, _LN2_REST = double(math.log(2)), double(2.3190468138462996e-17)
 _LOG2E, _LOG2E_REST = double(1 / math.log(2)), double(2.0355273740931033e-17)
 _ROUND = 1.5 * 2.0**52
-"""Adding it to a small f64 puts the nearest integer into the low bits."""
+"""The number which, added to a small f64, puts the nearest integer into the low bits."""
 
 # exp(r) = 1 + r + r^2 q(r), |r| <= ln(2)/2
 _EXP = (

@@ -23,10 +23,10 @@ from tilewright.transform.math.f32 import LN2, LN2_REST, LOG2E, split
 from tilewright.transform.math.parts import as_float, bits, fma, greatest, polynomial, single, with_sign, word
 
 ENTRIES = 16
-"""Entries of a table: as many f32 as a register of 512 bits holds."""
+"""The number of entries of a table: as many f32 as a register of 512 bits holds."""
 
 _ROUND = 1.5 * 2.0**19
-"""Adding it to a small f32 puts its sixteenths into the low bits."""
+"""The number which, added to a small f32, puts its sixteenths into the low bits."""
 
 _POWERS, _RESTS = zip(*(split(2.0 ** (i / ENTRIES)) for i in range(ENTRIES)), strict=True)
 _RELATIVE_RESTS = tuple(single(rest.value / power.value) for power, rest in zip(_POWERS, _RESTS, strict=True))
