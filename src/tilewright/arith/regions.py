@@ -88,7 +88,7 @@ class Collector:
         return results
 
     def region(self, buffer: Buffer, accesses: list[Access]) -> Region:
-        """The union box of accesses to one buffer."""
+        """The smallest box of `buffer` that contains the boxes of all `accesses` to it."""
         simplify = self.analyzer.simplify
         ranges: list[tuple[Expr, Expr]] = []
         for d, whole in enumerate(buffer.shape):

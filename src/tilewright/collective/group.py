@@ -142,8 +142,8 @@ class Group:
         return array
 
     def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
-        """`all_reduce` of elements, of a type of `DTYPES`, at an address, if one native call can do it. Otherwise, for
-        many bytes and for types and operations without a kernel, it does nothing and returns False."""
+        """Do `all_reduce` on the `elements` elements of type `dtype` at address `data` by one native call, and return
+        True; or do nothing and return False, if they are too many or no kernel reduces them."""
         small = self._small.find(dtype, operation, elements)
         if small is not None:
             self._reduce_small(small, data)

@@ -42,8 +42,8 @@ class Part:
         return self.repeat(*tensors)
 
     def known_in(self, namespace: dict[str, Any]) -> None:
-        """Replace this part in a function's globals by the builtin that runs the program with the weights of the last
-        call, from now on at each change: no other way of calling is as short."""
+        """Note the names of this part in `namespace`, a function's globals: whenever weights change, the builtin that
+        runs the program with the new weights is put there in its place, which makes calls as short as possible."""
         self._globals = namespace
         self._names = [name for name, value in namespace.items() if value is self]
 

@@ -98,7 +98,8 @@ def parse_measurement(content: bytes) -> Measurement:
 
 
 class Canary:
-    """A model that measures the canary's records while it answers. Any number of threads may call it.
+    """A model that answers calls by the program with the stable channel's records, and for a share of them also runs
+    the program with the canary channel's records, to compare times and outputs. Any number of threads may call it.
 
     Args:
         stable, tried: the model compiled with the stable and with the canary's records.

@@ -30,7 +30,7 @@ class IOBinding:
     # -- binding -------------------------------------------------------------------------------------------------------
 
     def bind_cpu_input(self, name: str, array: Any) -> None:
-        """Use this array as an input."""
+        """Use `array` as the input `name`."""
         self._input(name)
         self._inputs[name] = array
 
@@ -41,7 +41,7 @@ class IOBinding:
         self._inputs[name] = _memory(device, rest, named)
 
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
-        """Use a value as an input."""
+        """Use `value` as the input `name`."""
         self._input(name)
         self._inputs[name] = value
 
@@ -52,7 +52,7 @@ class IOBinding:
         self._bound[name] = _memory(device, rest, named)
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
-        """Have an output written into a value."""
+        """Have the output `name` written into the memory of `value`."""
         self._output(name)
         self._bound[name] = value.numpy()
 

@@ -67,12 +67,12 @@ def metadata_of(model: onnx.ModelProto) -> ModelMetadata:
 
 
 def node_arg(info: onnx.ValueInfoProto) -> NodeArg:
-    """The type of a value, as a file states it."""
+    """Name, type and shape of the value that `info` describes in a file."""
     return NodeArg(info.name, type_text(info.type), _shape(info.type))
 
 
 def spec_arg(spec: InputSpec | OutputSpec) -> NodeArg:
-    """The type of an input or output, as a compiled program states it."""
+    """Name, type and shape of an input or output of a compiled program."""
     code = _CODES_OF_OURS.get(spec.dtype)
     element = ELEMENTS[code] if code is not None else spec.dtype
     return NodeArg(spec.name, f"tensor({element})", list(spec.shape))

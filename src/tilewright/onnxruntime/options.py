@@ -225,7 +225,7 @@ _WHOLE_NUMBERS = ("inter_op_num_threads", "intra_op_num_threads")
 
 
 def configure(options: SessionOptions, entries: Mapping[str, Any]) -> None:
-    """Set options as the entry "session_options" of a model's metadata "ort_config" says them."""
+    """Set `options` from `entries`, the object "session_options" in a model's metadata "ort_config"."""
     for name, value in entries.items():
         match name:
             case "intra_op_num_threads" | "inter_op_num_threads":

@@ -88,7 +88,7 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: RunOptions | None = None,
     ) -> list[Any]:
-        """The outputs, in the order of their names; all of them for None or none.
+        """Run the model; returns the outputs `output_names` in this order, or all if it is None or empty.
 
         Args:
             input_feed: arrays, lists of numbers, `OrtValue`s; lists of those for sequences; None for an optional that
@@ -133,7 +133,7 @@ class InferenceSession:
         return OrtValueVector(map(OrtValue, self.run(output_names, input_dict_ort_values, run_options)))
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
-        """Run on what is bound; outputs that are bound to memory are written there."""
+        """Run the model on the inputs that `iobinding` has; outputs that are bound to memory are written there."""
         targets = iobinding.targets
         if not targets:
             raise RuntimeError("Error in execution: At least one output should be requested.")

@@ -143,7 +143,8 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The findings about one decision. Raises RecordError, which lists all inconsistencies.
+    """A tuning record: what was found about one decision on one class of machines. Raises RecordError, which lists all
+    inconsistencies.
 
     Args:
         decision: the name of its key (`plans/framework/decision_key.py`).

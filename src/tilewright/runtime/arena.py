@@ -39,7 +39,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Offsets by block, the arena's size and the lower bound: the largest sum of live bytes at a step.
+    """The offsets of blocks in an arena, and the arena's size.
 
     Attributes:
         live: the largest sum of live bytes at a step, before rounding to the alignment.

@@ -85,7 +85,8 @@ def _same_dims(m: Module) -> None:
 
 
 def _find(m: Module) -> None:
-    """`tw_find(model, dims)`: the layout for these values of the symbols, created if there is none, and pinned."""
+    """Define `tw_find(model, dims)`: the layout for these values of the symbols, created if there is none, and
+    pinned."""
     with m.function("tw_pin", I1, [("layout", PTR), ("dims", PTR), ("n", I64)], local=True) as (f, (layout, dims, n)):
         with f.when(layout[LAYOUT.tag].eq(0)):
             f.ret(0, I1)
@@ -137,8 +138,8 @@ MIX = 0x9E3779B97F4A7C15 - (1 << 64)
 
 
 def _make(m: Module) -> None:
-    """`tw_make`: create a layout for new values of the symbols, and pin it; null if sizes are invalid, memory is not
-    planned yet, or all layouts are in use."""
+    """Define `tw_make(model, dims, first)`: create a layout for new values of the symbols, and pin it; null if sizes
+    are invalid, memory is not planned yet, or all layouts are in use."""
     with m.function("tw_take_layout", I1, [("layout", PTR)], local=True) as (f, (layout,)):
         with f.when(f.load(I64, layout, LAYOUT.users, order="monotonic").ne(0)):
             f.ret(0, I1)
@@ -161,8 +162,8 @@ def _make(m: Module) -> None:
 
 
 def _sized(m: Module) -> None:
-    """`tw_sized(model, dims)`: whether all outputs, whose dimensions `dims` lists one after another, have sizes that
-    memory can have. No product here overflows."""
+    """Define `tw_sized(model, dims)`: whether all outputs, whose dimensions `dims` lists one after another, have sizes
+    that memory can have. No product here overflows."""
     with m.function("tw_sized", I1, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
         at, size = f.var(PTR, dims), f.var(I64, 0)
         first = model[MODEL.tensors] + model[MODEL.inputs] * TENSOR.size
@@ -221,8 +222,8 @@ def _fill(m: Module) -> None:
 
 
 def _claim(m: Module) -> None:
-    """Claim an executor for a layout: one that has it loaded, else any whose arena is large enough; null if there is
-    none."""
+    """Define `tw_claim(model, layout)`: claim an executor that has this layout loaded, else any whose arena is large
+    enough; null if there is none."""
     with m.function("tw_take", I1, [("executor", PTR)], local=True) as (f, (executor,)):
         with f.when(f.load(I64, executor, EXECUTOR.busy, order="monotonic").ne(0)):
             f.ret(0, I1)
@@ -386,8 +387,8 @@ def _execute(m: Module) -> None:
 
 
 def _call(m: Module) -> None:
-    """`tw_call`: a whole call with checked arguments. `io` holds their addresses and one more word for the version;
-    `dims` the values of the symbols."""
+    """Define `tw_call(model, io, dims)`: a whole call with checked arguments. `io` holds their addresses and one more
+    word for the version; `dims` the values of the symbols."""
     with m.function("tw_call", I64, [("model", PTR), ("io", PTR), ("dims", PTR)]) as (f, (model, io, dims)):
         layout = f.call(PTR, "tw_find", model, dims)
         with f.when(layout.eq(0)):
@@ -398,7 +399,8 @@ def _call(m: Module) -> None:
 
 
 def _python_side(m: Module) -> None:
-    """Add the functions that Python calls for atomic operations."""
+    """Define the functions by which Python does atomic operations on native memory: `tw_swap`, `tw_add`, `tw_set` and
+    others."""
     with m.function("tw_swap", I64, [("p", PTR), ("old", I64), ("new", I64)]) as (f, (p, old, new)):
         f.ret(f.swap_if(p, old, new).cast(I64))
     with m.function("tw_add", I64, [("p", PTR), ("n", I64)]) as (f, (p, n)):

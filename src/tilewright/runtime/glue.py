@@ -62,7 +62,7 @@ def _is(f: Function, obj: Value, field: int) -> Value:
 
 
 def _api(m: Module) -> None:
-    """The exchange functions for an object's type, or null."""
+    """Define `tw_api(obj)`: the functions of DLPack's exchange API for the type of an object, or null."""
     with m.function("tw_api", PTR, [("obj", PTR)]) as (f, (obj,)):
         type = _type_of(f, obj)
         table = _globals(f) + GLOBALS.table
@@ -72,7 +72,8 @@ def _api(m: Module) -> None:
 
 
 def _fits(m: Module) -> None:
-    """Compare a shape with an input's template, and bind symbols; returns the number of elements, or -1."""
+    """Define `tw_bind(tensor, shape, dims)`: compare a shape with an input's template, and bind symbols; returns the
+    number of elements, or -1."""
     params = [("tensor", PTR), ("shape", PTR), ("dims", PTR)]
     with m.function("tw_bind", I64, params, local=True) as (f, (tensor, shape, dims)):
         template = tensor[TENSOR.dims]
@@ -149,8 +150,8 @@ def _negative(m: Module) -> None:
 
 
 def _take(m: Module) -> None:
-    """Check one argument against its specification, and store its address and size in `io`. Returns whether it is as
-    expected."""
+    """Define the functions that check one argument against its specification, and store its address and size in `io`;
+    they return whether it is as expected."""
     for kind, suffix in ((_INPUT, "input"), (_OUTPUT, "output")):
         params = [("tensor", PTR), ("view", PTR), ("dims", PTR), ("io", PTR)]
         with m.function(f"tw_take_dl_{suffix}", I64, params) as (f, (tensor, view, dims, io)):

@@ -39,7 +39,7 @@ SIGNAL_NS = 50_000_000
 
 
 def now(f: Function) -> Value:
-    """Nanoseconds of a monotonic clock."""
+    """Emit code that reads a monotonic clock, in nanoseconds."""
     spec = f.space(16)
     f.call(I32, "clock_gettime", (I32, 1), spec)
     return spec[0] * 1_000_000_000 + spec[8]

@@ -136,8 +136,9 @@ class Runner(Called):
     if TYPE_CHECKING:
 
         def __call__(self, /, *inputs: Any, out: Any = None, **named: Any) -> Any:
-            """Returns the output, or a tuple of outputs; or the argument `out` (an array, or a tuple or list of all
-            outputs). Inputs are positional or keyword arguments; an input named "out" must be positional."""
+            """Call the program: returns the output, or a tuple of outputs; or the argument `out` (an array, or a tuple
+            or list of all outputs). Inputs are positional or keyword arguments; an input named "out" must be
+            positional."""
 
         def versioned(self, /, *inputs: Any, out: Any = None, **named: Any) -> tuple[Any, int]:
             """The outputs of a call, and the version of the weights that it used."""

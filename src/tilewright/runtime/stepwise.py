@@ -251,7 +251,7 @@ class Stepper:
 
 
 def clock(f: Function) -> Value:
-    """Nanoseconds of the monotonic clock, which is `time.perf_counter_ns` in Python."""
+    """Emit code that reads the monotonic clock, in nanoseconds: `time.perf_counter_ns` in Python."""
     spec = f.space(16)
     f.call(I32, "clock_gettime", (I32, 1), spec)
     return spec[0] * 1_000_000_000 + spec[8]

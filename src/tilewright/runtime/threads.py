@@ -77,7 +77,8 @@ def _spins_before_sleep(f: Function) -> int:
 
 
 def futex(f: Function, word: Value, operation: int, value: Value | int, timeout: Value | None = None) -> None:
-    """Sleep while a word equals `value`, for at most `timeout` (a struct timespec), or wake `value` threads."""
+    """Emit a system call that sleeps while a word equals `value`, for at most `timeout` (a struct timespec), or that
+    wakes `value` threads."""
     if _is_web(f) and isinstance(value, int):
         if operation == FUTEX_WAIT_PRIVATE:
             f.call(I32, "llvm.wasm.memory.atomic.wait32", word, (I32, value), (I64, -1))
@@ -247,7 +248,7 @@ def _control(m: Module) -> None:
 
 
 def _started(m: Module) -> None:
-    """`tw_pool_started`: record that workers 1 to `count`, which the host has started, exist."""
+    """Define `tw_pool_started`: record that workers 1 to `count`, which the host has started, exist."""
     with m.function("tw_pool_started", VOID, [("count", I64)]) as (f, (count,)):
         _pool(f)[_JOB.workers] = count
         f.ret()

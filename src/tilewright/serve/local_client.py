@@ -75,7 +75,8 @@ class LocalModel:
         self.weights_version = 0
 
     def __call__(self, *inputs: Any, timeout: float = 0.0, priority: int = 0) -> Any:
-        """Returns the output, or a tuple of outputs. Raises ServeError as `Client.infer` does."""
+        """Compute the outputs for these inputs on the server: the output, or a tuple of outputs. Raises ServeError as
+        `Client.infer` does."""
         message = self.message(inputs, timeout, priority)
         try:
             self._send(message)

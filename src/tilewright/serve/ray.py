@@ -105,8 +105,8 @@ class Replica:
         return result
 
     async def __call__(self, request: Any) -> Any:
-        """Called with arrays by name from a handle, or with an HTTP request whose body is of the Open Inference
-        Protocol."""
+        """Answer a request: arrays by name from a handle of Ray Serve, or an HTTP request whose body is of the Open
+        Inference Protocol."""
         if isinstance(request, Mapping):
             return await self.infer(request)
         from starlette.responses import Response

@@ -31,7 +31,7 @@ class Overlapped:
         return Work(self._engine, operation, self._order)
 
     def record(self) -> Recording:
-        """`Engine.record` of its thread."""
+        """Record from now on what the thread does, and when (`Engine.record`)."""
         return self._engine.record()
 
     def close(self) -> None:

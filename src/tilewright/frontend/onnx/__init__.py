@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def import_onnx(model: ModelProto | bytes | str | Path, dims: DimSizes | None = None) -> Imported:
-    """Read a model; see `importer.py`, which programs of known files (`model_files.py`) do without."""
+    """Import an ONNX model as a graph. `importer.py` is only loaded by this call, as programs that load known files
+    (`model_files.py`) do without it."""
     from tilewright.frontend.onnx import importer
 
     return importer.import_onnx(model, dims)

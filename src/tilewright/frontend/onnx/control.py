@@ -88,7 +88,8 @@ def _names(call: Call) -> list[str]:
 
 
 def loop(bodies: Bodies) -> Sequence[Item | None]:
-    """`Loop`: inputs trip count, condition, carried values; the body gives condition, carried and collected values."""
+    """`Loop`, whose inputs are the trip count, the condition and carried values; returns the last carried values and
+    the collected ones. The body computes the next condition, carried values and an element of each collected one."""
     call = bodies.call
     body = _graph(call, "body")
     items = [*call.items, *[None] * (2 - len(call.items))]
@@ -246,7 +247,8 @@ def _stacked(call: Call, parts: Sequence[Item], axis: int) -> Item:
 
 
 def scan(bodies: Bodies) -> Sequence[Item | None]:
-    """`Scan`: initial states and sequences; the body takes states and elements, gives states and elements."""
+    """`Scan`, whose inputs are initial states and sequences; returns the last states and the collected sequences. The
+    body computes states and elements from states and elements."""
     call = bodies.call
     if call.opset < 9:
         raise UnsupportedError("Scan before operator set 9 is not supported")

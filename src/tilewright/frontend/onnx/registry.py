@@ -47,7 +47,8 @@ def check(*names: str) -> Callable[[Callable[[Call], None]], Callable[[Call], No
 
 
 def find(domain: str, name: str) -> Rule | None:
-    """The rule of an operator; None if there is none. Then all rules and `CHECKS` are registered."""
+    """The rule of operator `name` in `domain`; None if there is none. It imports the modules with rules, which also
+    fill `CHECKS`."""
     import tilewright.frontend.onnx.rules
 
     own = domain in ("", "ai.onnx")

@@ -19,7 +19,8 @@ def reads(model: Any) -> bool:
 
 
 def import_tflite(model: bytes | str | Path, dims: DimSizes | None = None, example: Any = None) -> Imported:
-    """Read a TFLite file; see `importer.py`, which programs from other formats do without."""
+    """Import a TFLite file as a graph. `importer.py` is only loaded by this call, as programs with models of other
+    formats do without it."""
     from tilewright.frontend.tflite import importer
 
     return importer.import_tflite(model, dims, example)

@@ -65,7 +65,8 @@ class _Torch:
 
 
 def _reading(function: Any, names: dict[str, Any]) -> Any:
-    """The function, for whose code these global names mean something else: no other thread sees that."""
+    """A copy of `function` whose code reads the global variables in `names` from there; the original, which other
+    threads may call, is unchanged."""
     defaults = function.__defaults__
     result = FunctionType(function.__code__, {**function.__globals__, **names}, function.__name__, defaults)
     result.__kwdefaults__ = function.__kwdefaults__
@@ -73,8 +74,8 @@ def _reading(function: Any, names: dict[str, Any]) -> Any:
 
 
 def _selected(x: torch.Tensor, index: Any) -> torch.Tensor | None:
-    """The view of `x` that an index with tensors of one integer names; None if none is among its places, or others are
-    not numbers and ranges."""
+    """The view `x[index]` for an index with tensors that hold one integer each; None if it has no such tensor, or other
+    entries than numbers, ranges, None and "..."."""
     places = list(index) if isinstance(index, tuple) else [index]
     tensors = [p for p in places if isinstance(p, torch.Tensor)]
     if not tensors or any(p.dim() or p.dtype in (torch.bool, torch.uint8) or p.is_floating_point() for p in tensors):
@@ -96,7 +97,7 @@ def _selected(x: torch.Tensor, index: Any) -> torch.Tensor | None:
 
 
 def _asks_for_causal_mask() -> bool:
-    """Whether the question whether a tensor is true comes from `nn.Transformer`, which asks if a mask is causal."""
+    """Whether a tensor's truth value is requested by `nn.Transformer` to find out if a mask is causal."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code is not _CAUSAL_MASK:
         frame = frame.f_back if frame.f_code.co_name == "__torch_function__" else None

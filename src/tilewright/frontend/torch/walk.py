@@ -150,7 +150,8 @@ class Walk:
         return _checked(call, is_there(call, *args, **kwargs))
 
     def item(self, node: Node, held: Any, values: dict[Node, Any]) -> None:
-        """Let the symbol for a tensor's only element stand for its value."""
+        """Record the element of the tensor that `node` reads as the value of the symbol in `held`, PyTorch's number for
+        the result of `item()`."""
         x, e = values[node.args[0]], held.node.expr
         (symbol,) = e.free_symbols
         n = Emitter(self.builder, self.weights, node.name)

@@ -183,7 +183,8 @@ def _move(m: Module) -> None:
 
 
 def _run_batch(m: Module) -> None:
-    """Run the model on the claimed requests; returns its status. Afterwards the last word of `io` is the version."""
+    """Define `tw_run_batch(lane)`: run the model on the lane's claimed requests, and return its status. Afterwards the
+    last word of `io` is the version."""
     with m.function("tw_run_batch", I64, [("lane", PTR)], local=True) as (f, (lane,)):
         server = lane[LANE.server]
         inputs, outputs = server[SERVER.inputs], server[SERVER.outputs]
@@ -220,7 +221,8 @@ def _run_batch(m: Module) -> None:
 
 
 def _answer(m: Module) -> None:
-    """Mark the requests as done and wake their agents: one system call for every 32 slots."""
+    """Define `tw_answer(lane, status)`: mark the lane's requests as done and wake their agents, by one system call for
+    every 32 slots."""
     with m.function("tw_answer", VOID, [("lane", PTR), ("status", I64)], local=True) as (f, (lane, status)):
         server = lane[LANE.server]
         arguments = server[SERVER.inputs] + server[SERVER.outputs]
@@ -275,8 +277,8 @@ def _count(f: Function, lane: Value, start: Value) -> None:
 
 
 def _serve(m: Module) -> None:
-    """`tw_serve(lane)`: collect, run, answer, until the server shall stop (OK) or the weights have moved (SUPERSEDED).
-    Uses no Python objects."""
+    """Define `tw_serve(lane)`: collect, run, answer, until the server shall stop (OK) or the weights have moved
+    (SUPERSEDED). It uses no Python objects."""
     with m.function("tw_serve", I64, [("lane", PTR)]) as (f, (lane,)):
         server = lane[LANE.server]
         lock = server + SERVER.collector

@@ -44,8 +44,8 @@ def _futex_number() -> int:
 
 
 def define_sleeping(m: Module) -> None:
-    """`tw_sleep`: wait while the word is `value`, until a time or a wake-up by `mask`; returns 0, or the reason for the
-    end."""
+    """Define `tw_sleep(word, value, until, mask)`: wait while the word is `value`, until a time or a wake-up by `mask`;
+    returns 0, or the reason for the end."""
     params = [("word", PTR), ("value", I64), ("until", I64), ("mask", I64)]
     with m.function("tw_sleep", I64, params, local=True) as (f, (word, value, until, mask)):
         spec = f.space(16)

@@ -60,7 +60,7 @@ class RefusedError(TransportError):
 
 
 def digest(data: bytes | bytearray | memoryview) -> bytes:
-    """BLAKE2b-256."""
+    """The BLAKE2b digest of `data`, 32 bytes."""
     return blake2b(data, digest_size=32).digest()
 
 

@@ -79,8 +79,8 @@ def _fail(f: Function, call: Value, code: Value | int, symbol: str) -> None:
 
 
 def _load_function(m: Module) -> None:
-    """`tw_gpu_function(call, ptx, module, name, function, shared)`: load a module, if need be, and find a kernel in it.
-    One thread at a time."""
+    """Define `tw_gpu_function(call, ptx, module, name, function, shared)`: load a module, if need be, and find a kernel
+    in it. One thread at a time."""
     params = [("call", PTR), ("ptx", PTR), ("module", PTR), ("name", PTR), ("function", PTR), ("shared", I64)]
     with m.function("tw_gpu_function", VOID, params, local=True) as (f, (call, ptx, module, name, function, shared)):
         modules = call[CALL.modules]
@@ -112,8 +112,8 @@ def _load_function(m: Module) -> None:
 
 
 def _launch(m: Module) -> None:
-    """`tw_gpu_launch(call, ptx, module, name, function, sizes, arguments)`: called by launchers
-    (`codegen/ptx/launcher.py`). Adds a node to the graph under construction, or launches directly."""
+    """Define `tw_gpu_launch(call, ptx, module, name, function, sizes, arguments)`, which launchers call
+    (`codegen/ptx/launcher.py`): add a node to the graph under construction, or launch directly."""
     params = [(n, PTR) for n in ("call", "ptx", "module", "name", "function", "sizes", "arguments")]
     with m.function("tw_gpu_launch", VOID, params) as (f, (call, ptx, module, name, function, sizes, arguments)):
         with f.when(call[CALL.failed].ne(0)):
@@ -150,9 +150,9 @@ def _launch(m: Module) -> None:
 
 
 def _encode(m: Module) -> None:
-    """`tw_gpu_encode(call, map, about, address)`: called by launchers to create an array's tensor map from `about`:
-    type, rank, bytes of an element, five sizes and five of the box (`codegen/ptx/launcher.py`). Arrays without elements
-    get none, as nothing is launched for them."""
+    """Define `tw_gpu_encode(call, map, about, address)`, which launchers call to create an array's tensor map from
+    `about`: type, rank, bytes of an element, five sizes and five of the box (`codegen/ptx/launcher.py`). Arrays without
+    elements get none, as nothing is launched for them."""
     params = [(n, PTR) for n in ("call", "map", "about", "address")]
     with m.function("tw_gpu_encode", VOID, params) as (f, (call, out, about, array)):
         steps, boxes, ones = f.space(8 * _MAX_RANK), f.space(4 * _MAX_RANK), f.space(4 * _MAX_RANK)
@@ -172,8 +172,8 @@ def _encode(m: Module) -> None:
 
 
 def _clear(m: Module) -> None:
-    """`tw_gpu_clear(call, entry)`: release the resources of a table entry; errors are ignored, as they belong to no
-    call."""
+    """Define `tw_gpu_clear(call, entry)`: release the resources of a table entry; errors are ignored, as they belong to
+    no call."""
     with m.function("tw_gpu_clear", VOID, [("call", PTR), ("item", PTR)], local=True) as (f, (call, entry)):
         for field, symbol in ((GRAPH.graph, "cuGraphExecDestroy"), (GRAPH.memory, "cuMemFree_v2")):
             with f.when(entry[field].ne(0)):
@@ -218,8 +218,8 @@ def _sizes(m: Module) -> None:
 
 
 def _make(m: Module) -> None:
-    """`tw_gpu_make(call, slots, dims, tag, generation)`: create a graph for a layout and a set of weights, replacing
-    the oldest one; null if the driver fails."""
+    """Define `tw_gpu_make(call, slots, dims, tag, generation)`: create a graph for a layout and a set of weights,
+    replacing the oldest one; null if the driver fails."""
     params = [("call", PTR), ("slots", PTR), ("dims", PTR), ("tag", I64), ("generation", I64)]
     with m.function("tw_gpu_make", PTR, params, local=True) as (f, (call, slots, dims, tag, generation)):
         model, number = call[CALL.model], call[CALL.next]
@@ -275,8 +275,8 @@ def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, 
 
 
 def _run(m: Module) -> None:
-    """`tw_gpu_run(slots, dims, tid, nthreads, barrier)`: replaces a CPU program's `tw_run`, so that layouts, executors
-    and weights are found as on a CPU (`call.py`)."""
+    """Define `tw_gpu_run(slots, dims, tid, nthreads, barrier)`, which replaces a CPU program's `tw_run`, so that
+    layouts, executors and weights are found as on a CPU (`call.py`)."""
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("tw_gpu_run", VOID, params) as (f, (slots, dims, _tid, _nthreads, _barrier)):
         executor = slots + -EXECUTOR.slots
@@ -310,7 +310,7 @@ def _run(m: Module) -> None:
 
 
 def _repeat(m: Module) -> None:
-    """`tw_gpu_repeat(call, graph, dims, count)`: launch a graph `count` times, or without one each kernel of the
+    """Define `tw_gpu_repeat(call, graph, dims, count)`: launch a graph `count` times, or without one each kernel of the
     program, without waiting; for measurements."""
     params = [("call", PTR), ("graph", PTR), ("dims", PTR), ("count", I64)]
     with m.function("tw_gpu_repeat", VOID, params) as (f, (call, graph, dims, count)):

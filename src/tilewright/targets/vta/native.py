@@ -45,7 +45,7 @@ L2C, C2L, C2S, S2C = 0, 8, 16, 24
 
 
 def simulator_text(config: Config) -> str:
-    """The LLVM module."""
+    """The LLVM text of the functional simulator of a VTA with the sizes `config`."""
     m = Module()
     _segment(m)
     _memory(m, config)

@@ -315,8 +315,8 @@ def _zero_points(n: Call, i: int, rows: int, blocks: int, bits: int) -> Value:
 
 @rule(f"{DOMAIN}GatherBlockQuantized")
 def gather_block_quantized(n: Call) -> Value:
-    """Rows of a table of few bits: gathered, then dequantised. Inputs the table, indices, scales, zero points?; blocks
-    lie along the last dimension."""
+    """`GatherBlockQuantized`: rows of a table of few bits, gathered, then dequantised. Inputs: the table, indices,
+    scales, zero points?; blocks lie along the last dimension."""
     data, indices, scales = n.value(0), n.value(1), n.value(2)
     rank, bits, block = data.type.rank, n.integer("bits", 4), n.integer("block_size", 128)
     if axis_of(n.integer("gather_axis", 0), rank) != 0 or axis_of(n.integer("quantize_axis", 1), rank) != rank - 1:
@@ -377,7 +377,8 @@ def angles(n: Call, table: Value, positions: Value) -> Value:
 
 @rule(f"{DOMAIN}RotaryEmbedding")
 def rotary_embedding(n: Call) -> Value:
-    """Inputs x [batch, length, hidden] or [batch, heads, length, features], positions, tables of cos and sin."""
+    """`RotaryEmbedding` of x [batch, length, hidden] or [batch, heads, length, features]; further inputs are the
+    positions and tables of cos and sin."""
     x, positions, cos, sin = (n.value(i) for i in range(4))
     interleaved = bool(n.integer("interleaved", 0))
     heads, features = n.integer("num_heads", 0), n.integer("rotary_embedding_dim", 0)

@@ -137,7 +137,8 @@ def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias:
 
 @rule(f"{DOMAIN}MultiHeadAttention")
 def multi_head_attention(n: Call) -> list[Value]:
-    """Inputs q, k?, v?, bias?, mask of keys?, an addend of the scores?, cached keys?, cached values?."""
+    """`MultiHeadAttention`: the result, and the keys and values with cached ones before them. Inputs: q, k?, v?, bias?,
+    mask of keys?, an addend of the scores?, cached keys?, cached values?."""
     heads = n.integer("num_heads", 0)
     q, k, v = _factors(n, heads)
     if n.has(6) and n.has(7):
@@ -179,8 +180,9 @@ def _factors(n: Call, heads: int) -> tuple[Value, Value, Value]:
 
 @rule(f"{DOMAIN}GroupQueryAttention")
 def group_query_attention(n: Call) -> list[Value]:
-    """Inputs q (or q, k and v packed), k?, v?, cached keys?, cached values?, the last position of each sequence, the
-    greatest length, tables of cos and sin?. The new keys stand after the cached ones of each sequence."""
+    """`GroupQueryAttention`: the result, and the keys and values, where each sequence's new ones follow its cached
+    ones. Inputs: q (or q, k and v packed), k?, v?, cached keys?, cached values?, the last position of each sequence,
+    the greatest length, tables of cos and sin?."""
     heads, groups = n.integer("num_heads", 0), n.integer("kv_num_heads", 0)
     if heads < 1 or groups < 1 or heads % groups:
         raise ModelError("num_heads must be a multiple of kv_num_heads", got=f"{heads}, {groups}")

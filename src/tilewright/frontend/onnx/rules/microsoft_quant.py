@@ -37,7 +37,8 @@ def back(n: Call, y: Value, scale: int, zero: int, to: DType) -> Value:
 
 @rule(f"{DOMAIN}QLinearAdd", f"{DOMAIN}QLinearMul")
 def qlinear_binary(n: Call) -> Value:
-    """The inputs are a with its scale and zero point, b with its own, then the scale and zero point of the result."""
+    """A sum or product of two quantised tensors: the inputs are a with its scale and zero point, b with its own, then
+    the scale and zero point of the result."""
     op = "add" if n.node.op_type == "QLinearAdd" else "mul"
     return back(n, n.emit(op, real(n, 0, 1, 2), real(n, 3, 4, 5)), 6, 7, n.dtype(0))
 
@@ -92,7 +93,8 @@ for _name, _f in _UNARY.items():
 
 @rule(f"{DOMAIN}QLinearConcat")
 def qlinear_concat(n: Call) -> Value:
-    """Inputs the result's scale and zero point, then each part with its own."""
+    """A concatenation of quantised tensors: the inputs are the result's scale and zero point, then each part with its
+    own."""
     if len(n.items) < 5 or len(n.items) % 3 != 2:
         raise ModelError("QLinearConcat needs a scale and a zero point with each part", got=len(n.items))
     parts = [real(n, i, i + 1, i + 2) for i in range(2, len(n.items), 3)]
@@ -102,14 +104,15 @@ def qlinear_concat(n: Call) -> Value:
 
 @rule(f"{DOMAIN}QLinearWhere")
 def qlinear_where(n: Call) -> Value:
-    """Inputs the condition, x and y with their scales and zero points, the result's."""
+    """A selection between quantised tensors: the inputs are the condition, x and y with their scales and zero points,
+    and the result's."""
     return back(n, n.emit("select", n.value(0), real(n, 1, 2, 3), real(n, 4, 5, 6)), 7, 8, n.dtype(1))
 
 
 @rule(f"{DOMAIN}QGemm")
 def qgemm(n: Call) -> Value:
-    """Inputs a and b with their scales and zero points, an i32 addend, the result's scale and zero point, without
-    which it is f32."""
+    """A product of quantised matrices: the inputs are a and b with their scales and zero points, an i32 addend, and the
+    result's scale and zero point, without which the result is f32."""
     swap_a, swap_b = bool(n.integer("transA", 0)), bool(n.integer("transB", 0))
     a = centred(n, n.value(0), 2, -1)
     b = centred(n, n.value(3), 5, 0 if swap_b else 1)
@@ -123,7 +126,7 @@ def qgemm(n: Call) -> Value:
 
 @rule(f"{DOMAIN}MatMulIntegerToFloat")
 def matmul_integer_to_float(n: Call) -> Value:
-    """Inputs a, b, their scales, their zero points, a bias."""
+    """A product of quantised matrices as f32: the inputs are a, b, their scales, their zero points, and a bias."""
     y = product(n, centred(n, n.value(0), 4, -2), centred(n, n.value(1), 5, -1))
     y = n.emit("mul", n.emit("mul", n.cast(y, f32), n.value(2)), _of_columns(n, 3, y))
     return n.emit("add", y, n.value(6)) if n.has(6) else y

@@ -102,7 +102,8 @@ def instance_norm(n: Call) -> Value:
 
 @rule("GroupNormalization")
 def group_norm(n: Call) -> Value:
-    """Before opset 21 scale and bias have one entry for each group, then one for each channel."""
+    """`GroupNormalization`. Before operator set 21, scale and bias have one entry for each group, from then on one for
+    each channel."""
     x, scale, bias = n.value(0), n.value(1), n.value(2)
     groups = n.integer("num_groups", 0)
     n.integer("stash_type", 1)

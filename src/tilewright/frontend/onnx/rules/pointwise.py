@@ -82,7 +82,8 @@ def div(n: Call) -> Value:
 
 @rule("Mod")
 def mod(n: Call) -> Value:
-    """fmod 0: the sign of the divisor; fmod 1: the sign of the dividend, as in C."""
+    """The remainder of a division: with the sign of the divisor, or if the attribute `fmod` is 1 with that of the
+    dividend, as in C."""
     fmod = n.integer("fmod", 0)
     if n.dtype(0).is_float:
         a, b = n.value(0), n.value(1)
@@ -147,8 +148,8 @@ def prelu(n: Call) -> Value:
 
 @rule("Clip")
 def clip(n: Call) -> Value:
-    """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known. An absent bound
-    is the least or largest finite number of the type; a bound that is NaN has no effect."""
+    """The input limited to two bounds, attributes (before operator set 11) or inputs, which become attributes when they
+    are known. An absent bound is the least or largest finite number of the type; a bound that is NaN has no effect."""
     x = n.value(0)
     bounds: dict[str, Any] = {}
     if x.dtype.is_float:
@@ -287,7 +288,7 @@ def _checked_ratio(n: Call) -> Item | Value:
 
 @rule("Hardmax")
 def hardmax(n: Call) -> Value:
-    """1 at the first maximum, 0 elsewhere."""
+    """1 at the first maximum along the node's axis, 0 elsewhere."""
     x = n.value(0)
     axis = n.integer("axis", -1 if n.opset >= 13 else 1) % max(x.type.rank, 1)
     if n.opset < 13 and axis != x.type.rank - 1:  # the dimensions from `axis` on are one

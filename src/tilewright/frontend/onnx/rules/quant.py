@@ -134,7 +134,8 @@ def conv_integer(n: Call) -> Value:
 
 @rule("QLinearMatMul")
 def qlinear_matmul(n: Call) -> Value:
-    """Inputs a, its scale and zero point, b with its, the result's."""
+    """A product of quantised matrices: the inputs are a with its scale and zero point, b with its own, and those of the
+    result."""
     a, b, y_scale, y_zero = n.value(0), n.value(3), n.value(6), n.value(7)
     total = product(n, centred(n, a, 2, -2), centred(n, b, 5, -1))
     scale = n.emit("mul", n.cast(_side(n, 1, a, -2), f32), n.cast(_side(n, 4, b, -1), f32))
@@ -149,7 +150,8 @@ def _side(n: Call, i: int, x: Value, axis: int) -> Value:
 
 @rule("QLinearConv")
 def qlinear_conv(n: Call) -> Value:
-    """Inputs x, its scale and zero point, w with its, the result's, and a bias of i32."""
+    """A convolution of quantised numbers: the inputs are x with its scale and zero point, w with its own, those of the
+    result, and a bias of i32."""
     x, w, y_scale, y_zero = n.value(0), n.value(3), n.value(6), n.value(7)
     total = convolve(n, centred(n, x, 2, 1), centred(n, w, 5, 0))
     total = add_bias(n, total, n.optional(8))

@@ -37,7 +37,8 @@ def grid_sample(n: Call) -> Value:
 
 @rule("AffineGrid")
 def affine_grid(n: Call) -> Value:
-    """Inputs theta [N, rank, rank + 1] and the size (N, C, spatial...). (ONNX's function drops a batch of one.)"""
+    """`AffineGrid` from theta [N, rank, rank + 1] and the size (N, C, spatial...). (ONNX's function drops a batch of
+    one.)"""
     theta, size = n.value(0), n.dimensions(1, "the size of AffineGrid") or []
     rank = len(size) - 2
     if rank not in (2, 3) or theta.type.rank != 3 or not is_size(theta.shape[0], dim(size[0])):

@@ -59,7 +59,7 @@ def _letter(call: Call, name: str) -> str:
 
 @rule("custom_call.lapack_spotrf_ffi", "custom_call.lapack_dpotrf_ffi")
 def potrf(call: Call) -> list[Value]:
-    """The factor, and the order of the first minor that is not positive; 0 where all are."""
+    """LAPACK's `potrf`: the Cholesky factor, and the order of the first minor that is not positive; 0 if all are."""
     x, upper = call.value(0), _letter(call, "uplo") == "U"
     y = call.emit("cholesky", _transposed(call, x) if upper else x)
     n, rank = y.shape[-1], y.type.rank
