@@ -294,3 +294,18 @@ def test_symbols_that_are_one_have_the_sizes_that_the_caller_allows_for_each(op:
             compiled(np.zeros((1, size, 4), np.float32), np.zeros((1, size, 4), np.float32))
     with pytest.raises(ShapeError):
         tw.compile(file, dims={"b": tw.dim(1, 4), "c": tw.dim(5, 8)}, fallback="never")
+
+
+@pytest.mark.parametrize("unstated", ["p", "q", "r"])
+def test_a_name_without_a_range_joins_two_that_have_one(unstated: str) -> None:
+    nodes = [node("Add", ["x", "y"], ["t"]), node("Add", ["t", "z"], ["o"])]
+    file = model(nodes, [info(name, [size, 4]) for name, size in zip("xyz", "pqr", strict=True)], ["o"])
+    first, other = (name for name in "pqr" if name != unstated)
+    compiled = tw.compile(file, dims={first: tw.dim(2, 6), other: tw.dim(3, 8)}, fallback="never")
+    for size in range(9):
+        x = np.full((size, 4), size, np.float32)
+        if 3 <= size <= 6:
+            np.testing.assert_array_equal(compiled(x, x, x), 3 * x)
+        else:
+            with pytest.raises(CallError, match=rf"expected {first} in 3\.\.6, got {size}"):
+                compiled(x, x, x)

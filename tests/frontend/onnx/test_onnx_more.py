@@ -172,16 +172,34 @@ def test_hardmax_of_several_dimensions(axis: int) -> None:
     np.testing.assert_array_equal(got, want.reshape(x.shape))
 
 
+@pytest.mark.parametrize("attrs", [{}, {"keepdims": 0}, {"select_last_index": 1}], ids=str)
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+def test_no_place_along_an_empty_dimension(op: str, attrs: dict[str, int]) -> None:
+    """NumPy, and so the reference, and ONNX Runtime refuse, too; a size that comes with a call, at the call."""
+    file = model([node(op, ["x"], ["y"], axis=1, **attrs)], [info("x", ["m", "n"])], ["y"])
+    compiled = tw.compile(file, dims={"m": tw.dim(0), "n": tw.dim(0)}, fallback="never")
+    for rows in (0, 3):
+        x = RNG.integers(0, 3, (rows, 7)).astype(F)
+        np.testing.assert_array_equal(compiled(x), ReferenceEvaluator(file).run(None, {"x": x})[0])
+        with pytest.raises(tw.Error, match=f"{op}: no element can be chosen along an empty dimension"):
+            compiled(x[:, :0])
+    with pytest.raises(tw.Error, match="no element can be chosen along an empty dimension: got dimension 1"):
+        tw.compile(file, dims={"n": 0}, fallback="never")
+
+
 def _negation(name: str, opset: int) -> onnx.FunctionProto:
     body = [onnx.helper.make_node("Neg", ["x"], ["y"])]
     return onnx.helper.make_function("", name, ["x"], ["y"], body, [onnx.helper.make_opsetid("", opset)])
 
 
+@pytest.mark.parametrize("overload", ["", "a"])
 @pytest.mark.parametrize(("opset", "is_operator"), [(20, True), (17, False)])
-def test_a_function_with_the_name_of_an_operator(opset: int, is_operator: bool) -> None:
-    """The operator counts where the model's version of ONNX has it, as in ONNX Runtime and the reference."""
+def test_a_function_with_the_name_of_an_operator(opset: int, is_operator: bool, overload: str) -> None:
+    """The operator counts where the model's version of ONNX has it, as in ONNX Runtime and the reference, whatever the
+    overload."""
     m = model([node("Gelu", "x", "y")], [info("x", [3])], ["y"], functions=[_negation("Gelu", opset)])
     m.opset_import[0].version = opset
+    m.functions[0].overload = m.graph.node[0].overload = overload
     x = np.array([-1, 0.5, 2], F)
     want = [-0.158655, 0.345731, 1.954500] if is_operator else -x
     np.testing.assert_allclose(tw.compile(m)(x), want, rtol=1e-5)

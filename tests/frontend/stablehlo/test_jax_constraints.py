@@ -73,3 +73,17 @@ def test_constraints(name: str, exported: bool) -> None:
         want = jax.tree_util.tree_leaves(f(*arrays))
         for got, expected in zip(jax.tree_util.tree_leaves(model(*arrays)), want, strict=True):
             np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_a_reduction_of_no_element_gives_the_initial_values() -> None:
+    """StableHLO says so, also of a value and its place. JAX's modules exclude such sizes, by a check of their own."""
+    function = jax.jit(lambda x: (x.argmax(axis=1), x.argmin(axis=1), x.max(axis=1)))
+    (size,) = jax.export.symbolic_shape("b")
+    text = jax.export.export(function)(jax.ShapeDtypeStruct((3, size), np.float32)).mlir_module()
+    lines = [line for line in text.splitlines() if "@shape_assertion" not in line]
+    model = tw.compile("\n".join(lines), dims={"x_dim1": tw.dim(0, 9)})
+    first, second, best = model(np.zeros((3, 0), np.float32))
+    assert not first.any() and not second.any() and np.isneginf(best).all()
+    x = np.random.default_rng(0).standard_normal((3, 7)).astype(np.float32)
+    for got, want in zip(model(x), function(x), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -34,6 +34,45 @@ def test_medians_of_open_dimensions() -> None:
     )
 
 
+CHOSEN: dict[str, Any] = {
+    "amax": lambda x: x.amax(1),
+    "amin of all": lambda x: x.amin(),
+    "aminmax": lambda x: x.aminmax(dim=1).max,
+    "argmax": lambda x: x.argmax(1),
+    "argmin of all": lambda x: x.argmin(),
+    "kthvalue": lambda x: x.kthvalue(1, 1).values,
+    "max": lambda x: x.max(),
+    "median": lambda x: x.median(1).values,
+    "min": lambda x: x.min(1).indices,
+    "mode": lambda x: x.mode(1).values,
+    "topk": lambda x: x.topk(1, 1).indices,
+}
+
+
+@pytest.mark.daily(4)
+@pytest.mark.parametrize("name", CHOSEN)
+def test_no_element_is_chosen_along_an_empty_dimension(name: str) -> None:
+    function = CHOSEN[name]
+    example = (torch.ones(3, 5),)
+    compiled = tw.compile(Functional(function), example, dynamic={"args_0": {1: "n"}}, dims={"n": tw.dim(0, 9)})
+    x = torch.arange(21.0).reshape(3, 7) % 5
+    assert_close([compiled(x)], [function(x)])
+    with pytest.raises((IndexError, RuntimeError)):
+        function(x[:, :0])
+    with pytest.raises(
+        CallError, match=r"along an empty dimension: expected at least 1, got 0|expected n in [12]\.\.9"
+    ):
+        compiled(x[:, :0])
+
+
+def test_the_median_of_no_element_is_nan() -> None:
+    compiled = tw.compile(
+        Functional(lambda x: x.median()), (torch.ones(3, 5),), dynamic={"args_0": {1: "n"}}, dims={"n": tw.dim(0, 9)}
+    )
+    assert compiled(torch.zeros(3, 0)).isnan() and torch.zeros(3, 0).median().isnan()
+    assert compiled(torch.arange(6.0).reshape(3, 2)) == 2
+
+
 @pytest.mark.parametrize("padding", [None, 0])
 def test_bags_of_open_batches(padding: int | None) -> None:
     """Sums, means, maxima, weighted ones and bags by offsets, some of them empty."""

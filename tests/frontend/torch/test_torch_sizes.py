@@ -226,3 +226,25 @@ def test_a_program_without_a_rule_is_read_once(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UnsupportedError, match="no_rule is not supported"):
         import_model(program)
     assert walks == [1]
+
+
+STATED = {"p": (2, 6), "q": (3, 8), "r": (0, 5)}
+
+
+@pytest.mark.parametrize("stated", ["q", "pq", "qr", "pqr"])
+def test_names_of_one_size_have_what_is_common_to_their_ranges(stated: str) -> None:
+    """The model adds inputs whose rows have a name each, of which the caller states some."""
+    inputs = tuple(torch.full((4, 3), float(k)) for k in range(3))
+    axes = {f"args_{k}": {0: symbol} for k, symbol in enumerate("pqr")}
+    module = Functional(lambda x, y, z: x + 2 * y - z)
+    compiled = tw.compile(module, inputs, dynamic=axes, dims={name: tw.dim(*STATED[name]) for name in stated})
+    low, high = max(STATED[name][0] for name in stated), min(STATED[name][1] for name in stated)
+    for size in range(10):
+        x, y, z = (torch.full((size, 3), float(k)) for k in range(3))
+        if low <= size <= high:
+            assert_close([compiled(x, y, z)], [x + 2 * y - z])
+        else:
+            with pytest.raises(CallError, match=rf"expected {stated[0]} in {low}\.\.{high}, got {size}"):
+                compiled(x, y, z)
+    with pytest.raises(ModelError, match="p, q are one size of the model, and their ranges have none in common"):
+        tw.compile(module, inputs, dynamic=axes, dims={"p": tw.dim(2, 4), "q": tw.dim(5, 8)})

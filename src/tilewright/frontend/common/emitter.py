@@ -14,7 +14,7 @@ from tilewright.ir.dtype import DType, f64, i64
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import variables
-from tilewright.ops.dims import dims, has_facts, with_facts
+from tilewright.ops.dims import dims, has_facts, known, with_facts
 from tilewright.ops.registry import emit, emit1, infer
 from tilewright.ops.rooms import add_room
 from tilewright.runtime.specs import IMPOSSIBLE
@@ -166,6 +166,17 @@ class Emitter:
         wrong = self.emit("select", above, most, least)
         both = self.emit("and", above, below)
         return self.require(numbers if of is None else of, both, wrong, what, _span(low, high))
+
+    def nonempty(self, x: Value, axes: Sequence[int]) -> Value:
+        """`x`, which has elements along each of `axes`, as is required to choose one of them. Raises ShapeError if it
+        has none; sizes that may be 0 are checked by each call."""
+        for axis in axes:
+            what = "no element can be chosen along an empty dimension"
+            if is_const(x.shape[axis], 0):
+                raise ShapeError(what, got=f"dimension {axis} of {x.type}")
+            if not known(x.shape[axis] >= 1):
+                x = self.within(self.symbols([x.shape[axis]], i64, ()), 1, None, what, of=x)
+        return x
 
     def _inside(self, number: Value, low: Any, high: Any) -> Value:
         """Whether a scalar is from `low` to `high`; false for NaN."""

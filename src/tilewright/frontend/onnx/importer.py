@@ -91,6 +91,7 @@ def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, st
         with assuming() as pairs, suppress(ModelError):
             inputs = _read(loaded, dims, needs, same).graph.inputs
             order = dict.fromkeys(d for x in inputs for d in x.type.shape if isinstance(d, Var))
+            order = dict.fromkeys(sorted(order, key=lambda symbol: symbol.name not in dims))
         if not pairs:
             return needs, same
         numbers = {v: number for v, n in pairs if isinstance(v, Var) and (number := as_int(n)) is not None}

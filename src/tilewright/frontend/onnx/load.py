@@ -120,7 +120,7 @@ def _with_own_operators(model: onnx.ModelProto, opsets: dict[str, int]) -> onnx.
     def is_operator(f: onnx.FunctionProto) -> bool:
         domain = "" if f.domain == "ai.onnx" else f.domain
         version = min(opsets.get(domain, 0), onnx.defs.onnx_opset_version())  # a domain's own may be any number
-        return not f.overload and version > 0 and onnx.defs.has(f.name, version, domain)
+        return version > 0 and bool(onnx.defs.has(f.name, version, domain))
 
     if not any(map(is_operator, model.functions)):
         return model

@@ -128,7 +128,9 @@ class Symbols:
             first = self.same.get(variable) if not isinstance(self.fixed.get(name), int) else None
             while isinstance(first, str) and first in self.same:
                 first = self.same[first]
-            # A name that the caller uses gives way to another of his alone.
+            # A name that the caller uses gives way to another of his alone, any other name to his, wherever it stands.
+            if isinstance(first, str) and first in self.fixed and name not in self.fixed:
+                self.get(first)
             earlier = [
                 e
                 for other, e in self.expressions.items()

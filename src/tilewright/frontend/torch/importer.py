@@ -221,10 +221,11 @@ class _Importer:
             node = placeholders[spec.arg.name]
             name, axes = next(known) if self.declared is not None else (node.name, None)
             results.append((node, name, axes))
+        self.name_joined(results)
         for alone in (True, False):
             for k, (node, name, axes) in enumerate(results):
                 self.name_symbols(node, name, axes, first=k == 0, alone=alone)
-        unknown = [name for name in self.fixed if name not in self.sizes.named]
+        unknown = [name for name in self.sizes.fixed if name not in self.sizes.named]
         if unknown:
             raise ModelError(
                 "no dimension of the inputs has this name",
@@ -255,6 +256,18 @@ class _Importer:
         result = fold_assumptions(graph, keep=[v.name for v in symbols])
         self.sizes.replace(dict(zip(symbols, (v.shape[0] for v in result.inputs), strict=True)))
         self.builder.assumptions += result.assumptions
+
+    def name_joined(self, inputs: Sequence[tuple[Node, str, Dims | None]]) -> None:
+        """Declare names for sizes that have several of the caller's names, since the model takes them for one."""
+        names: dict[Any, dict[str, None]] = {}
+        for node, _, axes in inputs:
+            for axis, name in (axes or {}).items():
+                size = node.meta["val"].shape[axis]
+                if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                    names.setdefault(size.node.expr, {})[name] = None
+        for symbol, several in names.items():
+            if len(several) > 1 and any(name in self.sizes.fixed for name in several):
+                self.sizes.declare(symbol, self.sizes.join(list(several)))
 
     def name_symbols(self, node: Node, name: str, axes: Dims | None, first: bool, alone: bool) -> None:
         """Declare names for the symbolic sizes of input `name`: from `axes` as the caller states, "batch" for axis 0 of

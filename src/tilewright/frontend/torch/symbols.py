@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from fractions import Fraction
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -238,6 +239,21 @@ class Sizes:
     least: int = 1
     known: dict[str, Expr] = field(default_factory=dict)
     named: dict[str, Expr] = field(default_factory=dict)
+
+    def join(self, names: Sequence[str]) -> str:
+        """The name of a size that has several `names`, of which the caller states some: the first of these. Its range
+        becomes what is common to all that are stated. Raises ModelError if nothing is."""
+        stated = [name for name in names if name in self.fixed]
+        ranges = [Dim(said, said) if isinstance(said, int) else said for said in map(self.fixed.__getitem__, stated)]
+        common = reduce(Dim.within, ranges)
+        least = -(-common.lo // common.multiple) * common.multiple
+        if common.hi is not None and least > common.hi:
+            what = f"{', '.join(stated)} are one size of the model, and their ranges have none in common"
+            raise ModelError(what, got=", ".join(map(str, ranges)))
+        one = common if len(stated) > 1 else ranges[0]
+        rest = {name: said for name, said in self.fixed.items() if name not in stated}
+        self.fixed = {**rest, stated[0]: common.lo if common.lo == common.hi else one}
+        return stated[0]
 
     def declare(self, size: Any, name: str) -> None:
         """Name a size: a symbol, or a multiple of a symbol that is no size by itself (`torch.export.Dim("n") * 32`).

@@ -153,7 +153,7 @@ def arg(n: Call) -> Value:
     axis = axis_of(n.integer("axis", 0), n.rank(0))
     return n.emit(
         "argmax" if n.node.op_type == "ArgMax" else "argmin",
-        n.value(0),
+        n.nonempty(n.value(0), [axis]),
         axis=axis,
         keepdims=bool(n.integer("keepdims", 1)),
         select_last_index=bool(n.integer("select_last_index", 0)),

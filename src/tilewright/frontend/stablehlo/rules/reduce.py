@@ -14,8 +14,9 @@ from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.shape import as_item, sliced
 from tilewright.frontend.stablehlo.scope import Item
 from tilewright.ir.dtype import DType, boolean
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import as_int, maximum
 from tilewright.ir.graph import Value
+from tilewright.ops.dims import known
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MONOIDS = {
@@ -105,6 +106,9 @@ def _arg(call: Call, axes: Sequence[int]) -> list[Value] | None:
     x = call.value(0)
     index = call.emit("argmax" if largest else "argmin", x, axis=axes[0], keepdims=False)
     best = call.emit("reduce_max" if largest else "reduce_min", x, axes=tuple(axes), keepdims=False)
+    extent = x.shape[axes[0]]
+    if not known(extent >= 1):  # of no element the initial values, whose index is 0
+        index = call.emit("min", index, call.symbols([maximum(extent - 1, 0)], index.dtype, ()))
     return [best, call.cast(index, call.item(1).dtype)]
 
 

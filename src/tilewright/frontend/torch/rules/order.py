@@ -8,7 +8,7 @@ from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim
+from tilewright.ops.dims import dim, known
 
 
 def _sorted(n: Call, x: Value, axis: int) -> tuple[Value, Value]:
@@ -38,26 +38,35 @@ def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
+    results = _median(n, n.nonempty(x, [axis]), axis)
+    return [_without(n, v, axis, keepdim) for v in results]
+
+
+def _median(n: Call, x: Value, axis: int) -> list[Value]:
+    """The median along an axis and its place, whose dimension stays; numbers without meaning where it is empty."""
     values, index = _sorted(n, x, axis)
     extent = n.operand(x.shape[axis], i64)
     place = n.filled((x.shape[axis] - 1) // 2, i64, [1 if k == axis else d for k, d in enumerate(x.shape)])
     if x.dtype.is_float:
         unknown = n.cast(n.emit("isnan", values), i64)
-        known = n.emit("sub", extent, n.emit("reduce_sum", unknown, axes=(axis,), keepdims=True))
+        count = n.emit("sub", extent, n.emit("reduce_sum", unknown, axes=(axis,), keepdims=True))
         if "nanmedian" in n.name:
-            below = n.emit("max", n.emit("sub", known, n.like(1, known)), n.like(0, known))
+            below = n.emit("max", n.emit("sub", count, n.like(1, count)), n.like(0, count))
             place = n.emit("truncdiv", below, n.like(2, below))
         else:  # the first NaN
-            place = n.emit("select", n.emit("lt", known, extent), known, place)
-    results = [n.emit("gather_elements", v, place, axis=axis) for v in (values, index)]
-    return [_without(n, v, axis, keepdim) for v in results]
+            place = n.emit("select", n.emit("lt", count, extent), count, place)
+    return [n.emit("gather_elements", v, place, axis=axis) for v in (values, index)]
 
 
 @rule("median.default", "nanmedian.default")
 def median_of_all(n: Call, x: Value) -> Value:
     if as_int(x.type.size) == 0:
         return n.filled(float("nan"), x.dtype, ())
-    result = median(n, n.reshape(x, (product(x.shape),)), 0)[0]
+    flat = n.reshape(x, (product(x.shape),))
+    result = n.reshape(_median(n, flat if x.dtype.is_float else n.nonempty(flat, [0]), 0)[0], ())
+    if x.dtype.is_float and not known(flat.shape[0] >= 1):
+        empty = n.emit("eq", n.symbols([flat.shape[0]], i64, ()), n.constant(0, i64))
+        result = n.emit("select", empty, n.like(float("nan"), result), result)
     return n.surrogate(result, lambda: shared(n, x, result))
 
 
@@ -78,6 +87,7 @@ def mode(n: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
+    x = n.nonempty(x, [axis])
     values, _ = _sorted(n, x, axis)
     one = n.reshape(values, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
     other = n.reshape(values, (*x.shape[:axis], 1, *x.shape[axis:]))

@@ -41,12 +41,17 @@ def prod(n: Call, x: Value, axes: Axes = None, keepdim: bool = False, dtype: DTy
 
 @rule("amax", "amin")
 def extreme(n: Call, x: Value, axes: Axes = (), keepdim: bool = False) -> Value:
-    return _reduced(n, "reduce_max" if n.name.startswith("aten.amax") else "reduce_min", x, axes, keepdim)
+    return _extreme(n, n.name.startswith("aten.amax"), x, axes, keepdim)
 
 
 @rule("max.default", "min.default")
 def extreme_of_all(n: Call, x: Value) -> Value:
-    return _reduced(n, "reduce_max" if n.name.startswith("aten.max") else "reduce_min", x, None, False)
+    return _extreme(n, n.name.startswith("aten.max"), x, None, False)
+
+
+def _extreme(n: Call, largest: bool, x: Value, axes: Axes, keepdim: bool) -> Value:
+    x = n.nonempty(x, n.axes(axes, x))
+    return _reduced(n, "reduce_max" if largest else "reduce_min", x, axes, keepdim)
 
 
 @rule("max.dim", "min.dim")
@@ -54,7 +59,7 @@ def extreme_with_index(n: Call, x: Value, dim: int, keepdim: bool = False) -> li
     largest = n.name.startswith("aten.max")
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
-    values = _reduced(n, "reduce_max" if largest else "reduce_min", x, dim, keepdim)
+    values = _extreme(n, largest, x, dim, keepdim)
     index = _arg(n, largest, x, dim, keepdim)
     return [n.picked(values, x, index, n.axis(dim, x)), index]
 
@@ -74,7 +79,8 @@ def _arg(n: Call, largest: bool, x: Value, dim: int | None, keepdim: bool) -> Va
     if x.type.rank == 0:
         return n.filled(0, n.dtype, ())
     op = "argmax" if largest else "argmin"
-    return n.emit(op, x, axis=n.axis(dim, x), keepdims=bool(keepdim), select_last_index=False)
+    axis = n.axis(dim, x)
+    return n.emit(op, n.nonempty(x, [axis]), axis=axis, keepdims=bool(keepdim), select_last_index=False)
 
 
 @rule("any", "all")
