@@ -520,8 +520,8 @@ PAST_CACHES = 2
 
 
 def _read_deferred(run: Graph, target: Target) -> int | None:
-    """From how many bytes on results of `run` are written with stores past the caches, for a program that touches more
-    than these hold: the next call would not find them there. None: never."""
+    """The size in bytes from which on results of `run` are written with stores that bypass the caches, if the program
+    touches more than these hold, so that the next call would not find them there. None: never."""
     return target.l2 if level(touched(run), target) == "memory" else None
 
 

@@ -139,7 +139,8 @@ _MEET = ("header", "rank", "ranks", "count", "timeout")
 
 @dataclass(frozen=True, slots=True)
 class Meetings:
-    """The functions of `meeting_text` for Python, which take addresses and counts as integers and release the GIL."""
+    """The native functions of `meeting_text`, callable from Python with addresses and counts as integers. They release
+    the GIL."""
 
     meet: Callable[[int, int, int, int, int], int]
     show: Callable[[int, int, int, int, int, int, int, int, int, int], int]

@@ -35,7 +35,7 @@ _HEAVY = set(
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Nodes that are compiled together.
+    """A part of a PyTorch graph: nodes that are compiled together.
 
     inputs    tensors that change from call to call
     weights   those that mostly stay, and from which the part makes packed weights

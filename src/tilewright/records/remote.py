@@ -42,8 +42,8 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The state of a mirrored address: the folder of its records, the server's tag of this version, when it was asked
-    last."""
+    """The state of the copy of a web address's records: the folder of the records, the server's tag of this version,
+    when the server was asked last."""
 
     folder: str = ""
     etag: str = ""

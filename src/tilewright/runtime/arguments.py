@@ -25,7 +25,7 @@ class BoundInputs:
 
 
 def describe_spec(spec: InputSpec | OutputSpec) -> str:
-    """ "f32[n, 17]"."""
+    """The type and shape of `spec` as text for messages: "f32[n, 17]"."""
     return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
 
 

@@ -288,7 +288,7 @@ def _note(part: _Part | None, error: BaseException) -> int:
 
 
 def failure(number: int) -> Error:
-    """The error of this number, which is removed."""
+    """Remove the error that was noted under `number`, and return it."""
     with _lock:
         known = _failures.pop(number, None)
     return known or CallError("a part by another compiler failed", got=f"failure {number} of another process")

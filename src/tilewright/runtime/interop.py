@@ -126,7 +126,7 @@ def in_kind_of(obj: object, array: Array) -> Any:
 
 
 def describe(array: Array) -> str:
-    """ "f32[3, 17]", for messages."""
+    """The type and shape of `array` as text for messages: "f32[3, 17]"."""
     try:
         name = dtype(array.dtype).name if array.dtype.isnative else array.dtype.str
     except TypeError:

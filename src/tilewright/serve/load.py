@@ -70,8 +70,8 @@ def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: fl
 
 @dataclass(slots=True)
 class _Run:
-    """The state of a run: times of requests that wait for a connection, idle connections, answers so far, and delays of
-    sending."""
+    """The state of a load test: times of requests that wait for a connection, idle connections, answers so far, and
+    delays of sending."""
 
     waiting: deque[float] = field(default_factory=deque)
     idle: list[_Connection] = field(default_factory=list)

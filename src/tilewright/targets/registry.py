@@ -21,7 +21,7 @@ Describe = Callable[[str, tuple[str, ...]], Target]
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Machines that have much in common.
+    """A family of machines with a common architecture, such as all x86-64 processors.
 
     Args:
         name: of the family.

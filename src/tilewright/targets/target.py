@@ -20,7 +20,7 @@ _PARTS = ("isa", "caches", "ceilings")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU, or a GPU.
+    """A machine that code is compiled for: a CPU, or a GPU.
 
     Args:
         triple: LLVM's name of architecture, system and ABI.

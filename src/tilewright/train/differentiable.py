@@ -36,7 +36,7 @@ REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The forward and backward graph of a module, and how they fit together.
+    """The forward and the backward graph of a module, and which values they exchange.
 
     forward   from the inputs and parameters to the outputs and the stored values
     back      from inputs, parameters and stored values, and the gradients of floating-point outputs, to the gradients

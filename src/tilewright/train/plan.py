@@ -19,7 +19,7 @@ from tilewright.train.stages import Average
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A loss to be minimised, as a graph.
+    """A loss to be minimised, as a graph with its parameters.
 
     graph     from the batch (and a key of random numbers) to the loss, metrics, and new values of buffers
     weights   the values of its parameters by name
@@ -98,7 +98,7 @@ Active = tuple[bool, ...]
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """The plan of a whole step.
+    """The plan of a learning step: which parameters its stages update, from which losses.
 
     stages    one after the other
     averages  parameters that are averages of others, updated after the stages

@@ -127,7 +127,7 @@ def follow_graph(plan: StepPlan, layout: Layout, active: Active) -> Graph:
 
 
 class _Growing:
-    """The graph of a step while stages are added to it.
+    """The graph of a learning step under construction, to which stages are added.
 
     held     the current values of parameters and buffers by name, after the stages so far
     vectors  for each group the current vectors of its parameters and of its optimiser's states

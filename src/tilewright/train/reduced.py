@@ -32,7 +32,7 @@ BUCKET = 25 << 20
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """The functions by which a step's graphs become programs.
+    """Two functions that turn a step's graphs into programs.
 
     passed    the graph after all passes over the whole of it
     compiled  the program of a graph, passed or not
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(slots=True)
 class Back:
-    """A stage's backward pass.
+    """The backward pass of one stage, in sections.
 
     batch     the names of a batch's arrays
     sections  one after the other

@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """The content of a file."""
+    """The content of a file of a learning step."""
 
     arrays: dict[str, Array]
     count: int

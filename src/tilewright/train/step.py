@@ -36,7 +36,7 @@ WORD = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Turns:
-    """Two vectors that exchange their roles after each step: `now` is read, `after` is written."""
+    """Two vectors that exchange their roles after each step: a step reads `now` and writes `after`."""
 
     now: Array
     after: Array

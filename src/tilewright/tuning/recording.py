@@ -39,7 +39,7 @@ and here the estimates' own choice is what is compared with."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The findings about one decision.
+    """The findings of a tuning run about one decision.
 
     Args:
         setting: the label of the best setting: the untuned one if no other was accepted.
@@ -105,7 +105,7 @@ class Seeds:
 
 
 class Memory:
-    """The records about a target's class of machines: what is decided by them, and where findings go.
+    """The records about a target's class of machines that a tuning run reads, and to which it adds its findings.
 
     Args:
         store: their folder.

@@ -61,8 +61,9 @@ MAX_COPIES, MAX_BYTES = 256, 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class Reraced:
-    """The outcome for a record: it "stands" as it is, was "verified" anew, was "dropped", or was "skipped" as a race
-    says nothing about it. `gain` is that over this compiler's own preference; `record` replaces the old record."""
+    """The outcome of racing a record's setting again: the record "stands" as it is, was "verified" anew, was "dropped",
+    or was "skipped" as a race says nothing about it. `gain` is that over this compiler's own preference; `record`
+    replaces the old record."""
 
     state: Literal["stands", "verified", "dropped", "skipped"]
     why: str = ""

@@ -35,7 +35,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The findings about one decision.
+    """The findings of a tuning run about one decision, as a row of its result.
 
     Args:
         name, about: the key's name and text.

@@ -76,7 +76,8 @@ class Search(Protocol):
 
 
 class _Told:
-    """The times that a search was told, relative to the incumbent's, which is 1; all kinds of searches share this."""
+    """A search that collects the times it is told, relative to the incumbent's, which is 1; the base class of all kinds
+    of searches."""
 
     def __init__(self, incumbent: str) -> None:
         self.incumbent = incumbent

@@ -16,7 +16,7 @@ CHUNKS = tuple(1 << k for k in range(10))
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An algorithm, its chunks, and the seconds that the model expects."""
+    """An algorithm of an all-reduction, its number of chunks, and the seconds that the model expects."""
 
     algorithm: str
     chunks: int
@@ -25,9 +25,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """Seconds of messages: `alpha + beta * bytes`, and `gamma * bytes` for adding them (Hockney 1994). A link is a
-    token bucket: after a pause it transmits `burst` bytes at once, and while other messages are under way it recovers
-    at its rate."""
+    """A model of communication time: messages take `alpha + beta * bytes` seconds, and adding them `gamma * bytes`
+    (Hockney 1994). A link is a token bucket: after a pause it transmits `burst` bytes at once, and while other messages
+    are under way it recovers at its rate."""
 
     alpha: float
     beta: float

@@ -22,8 +22,8 @@ MASK_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class Trees:
-    """All nodes of all trees. An inner node goes left where `x[feature] <= threshold`; a leaf has -1 for children and
-    `leaf` names its row of `values`."""
+    """All nodes of an ensemble of decision trees. An inner node goes left where `x[feature] <= threshold`; a leaf has
+    -1 for children and `leaf` names its row of `values`."""
 
     feature: Array  # int64[nodes]
     threshold: Array  # float[nodes]

@@ -34,7 +34,7 @@ SIGMOID: Activation = ("sigmoid", ())
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The cell that a step computes.
+    """The kind of a recurrent layer's cell, with all that determines the formula of a step.
 
     kind          "lstm", "gru" or "rnn", with the gates in the order of `ops/recurrent.py`
     activations   the functions of the gates, the cell and the output

@@ -25,7 +25,8 @@ OPERATORS = {
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """`number = (code - zero) * scale`: f32 and i64, one or one for each entry along a dimension."""
+    """The quantisation of a tensor, `number = (code - zero) * scale`: f32 and i64, one or one for each entry along a
+    dimension."""
 
     scale: Any
     zero: Any
@@ -38,7 +39,7 @@ class Scales:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a subgraph. `array`: its numbers, if it is a constant."""
+    """A tensor of a TFLite graph. `array`: its numbers, if it is a constant."""
 
     name: str
     shape: tuple[int, ...]
@@ -49,7 +50,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """`inputs` and `outputs` are indices of tensors; an input of -1 is absent."""
+    """An operator of a TFLite graph: `inputs` and `outputs` are indices of tensors; an input of -1 is absent."""
 
     name: str
     inputs: tuple[int, ...]

@@ -44,7 +44,7 @@ class Structure:
 
 
 def encode(program: Program) -> tuple[Structure, bytes]:
-    """The structure of a program, and its file."""
+    """`program` without its weights as nodes get it: (its structure, the bytes of its file)."""
     constants = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
     bare = Program(program.manifest, program.objects, constants)
     data = b"".join(bytes(part) for part in artifact.encode(bare, 0, code_only=True))

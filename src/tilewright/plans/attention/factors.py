@@ -36,7 +36,7 @@ def clear(nest: Nest, acc: Buffer) -> None:
 
 
 class Factors(Protocol):
-    """A form of factors in memory, with the statements that multiply them.
+    """A form in memory of the factors of attention's two products, with the statements that multiply them.
 
     dtype            the element type of panels
     kind             of the loops over a tile's rows: unrolled if sums are in vector registers

@@ -85,7 +85,7 @@ def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
 
 
 def schedule(s: Schedule, structure: Structure, candidate: Operands, tile: Tile, target: Target) -> None:
-    """Schedule attention by the knobs of `candidate`, with the register tile `tile`."""
+    """Schedule the attention with operands `candidate`, with the register tile `tile`."""
     retained = (*(stage_of(structure, name) for name in STORED), *panels(structure))
     inline_all(s, structure, tuple(stage for stage in structure.stages if stage not in retained))
     scores, scaled, top, weights, total, result, y = (s.block(stage.name) for stage in retained[: len(STORED)])

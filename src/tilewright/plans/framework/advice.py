@@ -22,7 +22,7 @@ among good settings (benchmarks/results/audit.md), less than the loss by setting
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One record about a decision.
+    """The statement of one tuning record about a decision.
 
     Args:
         record: its digest.

@@ -54,7 +54,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A parameterised schedule for one kind of computation.
+    """A parameterised schedule for one kind of computation: which functions it fits, its settings with estimates, and
+    how it schedules.
 
     fits        whether the plan can schedule a function of this structure
     candidates  settings of the knobs, the best estimate first; of equal estimates the preferred one

@@ -18,7 +18,7 @@ UNROLLED = 4
 
 
 class Place(Protocol):
-    """A layout of tiles in shared memory."""
+    """The layout in shared memory of a factor's tiles, one for each stage of the pipeline."""
 
     @property
     def buffer(self) -> Buffer:
@@ -32,7 +32,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The description of the copies of a factor.
+    """One factor of a product, as its tiles are copied to shared memory.
 
     Args:
         value: maps (line and depth, in units of a copy; number within a copy) to the element.

@@ -48,7 +48,8 @@ class Reading:
 
 
 class Estimator:
-    """Estimates the sketches of one reduction. Parts that many sketches share are computed once: there are hundreds."""
+    """Estimates the cost of each sketch of one reduction. Parts that many sketches share are computed once: there are
+    hundreds."""
 
     def __init__(self, stage: Stage, loads: Sequence[Access], lanes: int, target: Target) -> None:
         self.stage, self.loads, self.lanes, self.target = stage, loads, lanes, target

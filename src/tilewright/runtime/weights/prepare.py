@@ -31,7 +31,8 @@ class _Group:
 
 
 class Prepare:
-    """The prepare program of a library. One run at a time; with `keep`, temporaries stay allocated for the next run."""
+    """The part of a program that packs its weights. One run at a time; with `keep`, temporaries stay allocated for the
+    next run."""
 
     def __init__(self, manifest: Manifest, library: Library, threads: int) -> None:
         self.manifest = manifest

@@ -135,7 +135,7 @@ class _Form:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where a call's outputs lie: views of the client's memory, and the bytes of the reply that say so."""
+    """The positions of a call's outputs: views of the client's memory, and the bytes of the reply that states them."""
 
     outputs: Sequence[Array]
     told: bytes

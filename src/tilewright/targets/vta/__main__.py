@@ -41,7 +41,7 @@ def check(files: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's exit code."""
+    """Run the command with `arguments`; returns its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tilewright.targets.vta", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("check", help="run recorded streams and say which differ")
