@@ -103,9 +103,10 @@ Facts = tuple[tuple[Workspace, ...], tuple[Var, ...], bool, int]
 estimated cycles."""
 
 SHARED_KERNELS = {1: 12, 2: 3}
-"""Missing kernels from which on one copy of the process, or two and more, help. A copy costs 50 ms, most of it pages
-that both then write (Zen 5, 2 cores, 2026-11-30, M64: 0.91 s of processor time alone, 0.96 with a copy). On two cores
-LLVM's thread has the second one, so that a copy must save more."""
+"""The least number of missing kernels for which it pays to compile in forked copies of the process, by the number of
+copies (2: two or more). A copy costs 50 ms, most of it pages that both then write (Zen 5, 2 cores, 2026-11-30, M64:
+0.91 s of processor time alone, 0.96 with a copy). On two cores LLVM's thread has the second one, so that a copy must
+save more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ OWN_TEXTS = ("graph", "sizes")
 """The texts that are stored in the entry itself."""
 
 TRACES = 8
-"""The number of traces, sets of answers of records, that are kept for one graph."""
+"""The number of traces that are kept for one graph; a trace is what tuning records answered to the questions of one
+compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +93,13 @@ class ProgramCache:
         workload: of its `Source`.
         store: where entries are; the user's cache if None.
 
-    What is forced (`plans/framework/decisions.py`) is part of the key. While decisions are listed, nothing is found.
+    Forced decisions (`plans/framework/decisions.py`), and the answers of tuning records, are part of the key. While
+    decisions are listed, nothing is found.
 
-    So is what tuning records said. Which decisions a compile asks about is not known before it, and depends on the
-    answers; so a second entry, a few traces, says what was asked and answered when the graph was compiled before. A
-    trace of which every answer is still the same leads to the program that was made then: by the same answers, the same
-    is decided. While no folder of records has changed, nothing is asked at all.
+    Which decisions a compile asks the records about is not known before it, and depends on the answers. So a second
+    entry holds a few traces: the questions and answers of earlier compiles of the graph. A trace all of whose answers
+    are still the same leads to the program that was made then. While no folder of records has changed, nothing is asked
+    at all.
     """
 
     def __init__(

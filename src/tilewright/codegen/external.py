@@ -167,18 +167,20 @@ def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
 
 
 def texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of the functions that a function's body calls, with the texts that these share."""
+    """The LLVM texts of the external functions that a function's body calls, and of the functions that several of these
+    share."""
     return (*own_texts(body), *shared_texts(body))
 
 
 def own_texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of the functions that a function's body calls, without the texts that these share."""
+    """The LLVM texts of the external functions that a function's body calls, without those of the functions that
+    several of these share."""
     all_texts = [*(x.llvm for x in externals_in(body)), *(f.llvm for f in functions_of(body))]
     return tuple(dict.fromkeys(text for text in all_texts if text is not None))
 
 
 def shared_texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts that the functions which a body calls share with others."""
+    """The LLVM texts of the functions that several external functions which a body calls share."""
     return tuple(dict.fromkeys(x.shared for x in externals_in(body) if x.shared is not None))
 
 

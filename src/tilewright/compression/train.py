@@ -187,8 +187,9 @@ class _Objective:
         return replace(self.builder.finish((total,)), assumptions=graph.assumptions)
 
     def masked(self, weight: Value) -> Value:
-        """A weight times its mask, plus, where scores are trained, 0 times it: the difference of a score and the same
-        number as an input, whose gradient is what the score moves by."""
+        """Emit `weight` times its mask; returns the product. Where scores are trained, `(score - now) * weight` is
+        added, in which an input `now` has the score's own value: it adds 0, and its gradient by the score is what the
+        score is updated by."""
         result = self.emit("mul", weight, self.builder.input(f"{weight.name}.mask", weight.type))
         if not self.recipe.moves:
             return result
@@ -206,8 +207,8 @@ class _Objective:
         return self.emit("div", error, self.emit("add", size, self.number(SMALLEST)))
 
     def entropy(self, logits: Value, target: Value, temperature: float) -> Value:
-        """The cross entropy of the rows of a softmax, times the square of its temperature, as gradients by logits are
-        of one size then."""
+        """The cross entropy of softmax(logits / temperature) with the probabilities `target`, times the square of
+        `temperature`, so that gradients by the logits have the same magnitude for all temperatures."""
         scaled = self.emit("mul", logits, self.number(1 / temperature))
         logs = self.emit("log_softmax", scaled, attrs=SoftmaxAttrs(logits.type.rank - 1))
         classes = as_int(logits.shape[-1]) or 1

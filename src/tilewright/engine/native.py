@@ -298,7 +298,7 @@ class Native:
         return failure
 
     def failure(self, word: int) -> BaseException | None:
-        """The exception for a failure word of a variable."""
+        """The exception that the failure word `word` of a variable stands for; None if it is 0."""
         if not word:
             return None
         self.collect()

@@ -19,9 +19,9 @@ from tilewright.runtime.threads import FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE, f
 
 ENGINE = Struct("lock", "pushed", "free*", "finished*", "heap*", "count", "room", "recording")
 SIGNALS = Struct("bell", "asleep", "ended", "stop", "heard", "waiters", "all", offset=128)
-"""The layout of the words by which threads wake each other. `bell` is changed for workers that sleep, of which there
-are `asleep`, `heard` for the `waiters` for an operation and those for `all`; `ended` is the number of operations that
-have."""
+"""The layout of the words by which threads wake each other. Sleeping workers, `asleep` in number, wait for a change of
+`bell`. Callers wait for a change of `heard`: `waiters` of them for one operation, `all` for all operations. `ended` is
+the number of operations that have ended, and `stop` tells workers to return."""
 ENGINE_SIZE = 256
 
 VARIABLE = Struct("head*", "tail*", "readers", "writing", "version", "failure", "deleted")
@@ -43,7 +43,8 @@ REQUEST = Struct("function", "argument", "token", "priority", "clears", "reads",
 NO_MEMORY, CLOSED, DELETED = 0, 1, 2
 """The results of `tw_engine_push` that are not an address but a reason why there is none."""
 SMALL = 8
-"""The largest number of variables of operations whose memory later ones reuse."""
+"""The largest number of variables of an operation whose memory is retained for later operations; memory of larger ones
+is freed."""
 LOOKS = 100
 """The number of times that a thread looks at a word before it sleeps: some microseconds."""
 STATUS_BITS = 16

@@ -48,8 +48,8 @@ def parse_program(
 
     Args:
         constants: numbers by the names that stand for them.
-        limit: the greatest depth of an expression, and the most operators in it.
-        terms: the most operators in its place, if that is more; the depth stays bounded by `limit`.
+        limit: the greatest depth of an expression, and the largest number of operators in one.
+        terms: the largest number of operators in an expression if that is more than `limit`.
     """
     return _Parser(source, constants or {}, limit, terms).program()
 

@@ -99,7 +99,7 @@ class Prefetch(LoopNote):
 class PrefetchTile(LoopNote):
     """Each iteration prefetches all that it writes or reads of some buffers in its unrolled and vectorised loops.
 
-    It is what the end of a long iteration meets, where it would wait for it.
+    Without the note, the stores at the end of a long iteration would wait for these lines.
 
     Args:
         buffers: what is prefetched, into the second level of cache.
@@ -237,7 +237,7 @@ SharedLevel = Literal["l3", "memory"]
 @register
 @dataclass(frozen=True, slots=True)
 class NonresidentWeights(FuncNote):
-    """The weights of the program around do not fit together into a nearer level: each call reads its own from there.
+    """The weights of the whole program do not fit a nearer level of memory than `level`: each call reads its own there.
 
     Args:
         level: where they are, l3 or memory.

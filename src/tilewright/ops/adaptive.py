@@ -25,7 +25,7 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class AdaptivePoolAttrs(Attrs):
-    """The number of windows in each spatial dimension."""
+    """Attributes of adaptive pooling: `size` is the number of windows along each spatial dimension."""
 
     size: Ints
 

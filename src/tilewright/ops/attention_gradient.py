@@ -45,8 +45,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(ScoresAttrs):
-    """Attributes as of attention; a letter of `order` that attention has for its result stands for the result's
-    gradient."""
+    """Attributes of the gradient of attention: those that define its scores, where the letter of `order` for
+    attention's result stands for the gradient of that result."""
 
     joined: bool = False
     columns: Ints = ()

@@ -22,7 +22,7 @@ ENTRIES = 16
 
 @dataclass(frozen=True, slots=True)
 class BookAttrs(Attrs):
-    """The levels of the codes 0 to 15, f32[16]."""
+    """Attributes of `book_levels`: `book`, f32[16], holds the levels of the codes 0 to 15."""
 
     book: ConstantArray
 

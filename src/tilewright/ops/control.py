@@ -28,7 +28,7 @@ from tilewright.support.errors import CallError, ShapeError
 Out = tuple[TensorType, ...]
 
 MAX_INTERPRETED = 1_000_000
-"""Iterations of a loop that the interpreter goes through."""
+"""The largest number of iterations of one loop that the interpreter evaluates."""
 
 NUMBER = TensorType(i64, ())
 TRUTH = TensorType(boolean, ())
@@ -59,7 +59,8 @@ class LoopAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class CondAttrs(Attrs):
-    """`then` runs where the predicate is true, else `orelse`; both graphs have the same inputs, params and outputs."""
+    """Attributes of `cond`: the graph `then` is evaluated where the predicate is true, else `orelse`. Both have the
+    same inputs, parameters and outputs."""
 
     orelse: Graph
     then: Graph

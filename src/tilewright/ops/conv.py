@@ -47,8 +47,8 @@ def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: i
 
 @dataclass(frozen=True, slots=True)
 class ConvAttrs(Attrs):
-    """Strides and dilations for each spatial dimension; pads, before all dimensions and then after all; groups of
-    channels; the least accuracy of f32 products, as in `MatmulAttrs`."""
+    """Attributes of `conv`: strides and dilations for each spatial dimension; pads, first those before all dimensions,
+    then those after; the number of groups of channels; and the least accuracy of f32 products, as in `MatmulAttrs`."""
 
     strides: Ints
     dilations: Ints

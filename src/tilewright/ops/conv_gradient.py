@@ -28,7 +28,8 @@ from tilewright.support.errors import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class ConvWeightGradientAttrs(Attrs):
-    """Strides, dilations and pads of the convolution, which has one group, and the sizes of its window."""
+    """Attributes of `conv_weight_gradient`: strides, dilations and pads of the convolution, which has one group, and
+    the sizes of its window."""
 
     strides: Ints
     dilations: Ints

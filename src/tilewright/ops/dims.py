@@ -183,7 +183,7 @@ def broadcast_shapes(*shapes: Sequence[Expr]) -> Shape:
 
 
 MAX_TAPS = 1 << 24
-"""The most elements of a window, all of which each result reads."""
+"""The largest number of elements of a window of pooling or of a local normalization."""
 
 
 def check_window(sizes: Sequence[int]) -> None:

@@ -34,8 +34,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class HeadAttrs(Attrs):
-    """`defines`: a new symbol, not negative, that no other node defines. `reason`: the error message of a call in which
-    the number is invalid."""
+    """Attributes of `head`, which takes the first rows of a tensor. `defines`: a new symbol for their number, not
+    negative, that no other node defines. `reason`: the error message of a call in which the number is invalid."""
 
     defines: Dim
     reason: str = ""
@@ -98,7 +98,8 @@ NONZERO = register(OpDef("nonzero", "opaque", Attrs, _nonzero_infer, _nonzero_re
 
 @dataclass(frozen=True, slots=True)
 class SuppressAttrs(Attrs):
-    """At most `most` boxes of each class are selected. A box is two corners, or with `center` its center and sizes."""
+    """Attributes of non-maximum suppression, which selects at most `most` boxes of each class. A box is given by two
+    corners, or with `center` by its center and its sizes."""
 
     most: int
     center: bool = False

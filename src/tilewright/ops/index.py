@@ -156,7 +156,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class GatherNdAttrs(Attrs):
-    """`batch_dims`: the number of leading dimensions that data and indices share."""
+    """Attributes of `gather_nd`: `batch_dims` is the number of leading dimensions that data and indices share."""
 
     batch_dims: int = 0
 
@@ -213,7 +213,7 @@ register(OpDef("gather_nd", "injective", GatherNdAttrs, _gather_nd_infer, _gathe
 
 @dataclass(frozen=True, slots=True)
 class OneHotAttrs(Attrs):
-    """Vectors of `depth` entries along a new `axis`."""
+    """Attributes of `one_hot`: the result has a new `axis` of extent `depth`."""
 
     axis: int
     depth: Dim
@@ -312,7 +312,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SequenceMaskAttrs(Attrs):
-    """Entries along `time_axis` from a sequence's length on become `value`."""
+    """Attributes of `sequence_mask`: in each batch entry, the elements along `time_axis` from the sequence's length on
+    become `value`."""
 
     batch_axis: int
     time_axis: int

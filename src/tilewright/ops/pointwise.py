@@ -125,7 +125,7 @@ def _scalar_operator(name: str) -> None:
 
 
 _INNER = ("fma", "scaleb", "larger", "exp_nonpositive", "gelu", "gelu_tanh")
-"""Scalar operators that are no graph operators, or have another name as such."""
+"""Scalar operators without a graph operator of the same name."""
 
 for _name, _info in OPS.items():
     if _info.rule in ("same", "bool", "logic") and _name not in _INNER:
@@ -171,8 +171,9 @@ def _cast_numpy(x: Any, dtype: DType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CastAttrs(Attrs):
-    """With `bits`, the bits are reinterpreted instead of converting the value. For small floats, `saturate` says how
-    numbers that are too large are encoded, and `rounding` how f8e8m0 rounds (others round to nearest even)."""
+    """Attributes of `cast`. With `bits`, the bits are reinterpreted instead of converting the value. For small floats,
+    `saturate` says how numbers that are too large are encoded, and `rounding` how f8e8m0 rounds (others round to
+    nearest even)."""
 
     dtype: DType
     bits: bool = False
@@ -236,7 +237,7 @@ _register_casts()
 
 @dataclass(frozen=True, slots=True)
 class ClipAttrs(Attrs):
-    """The bounds `min` and `max`; None: no bound on that side."""
+    """Attributes of `clip`: the bounds `min` and `max`; None means no bound on that side."""
 
     min: int | float | None = None
     max: int | float | None = None
@@ -270,7 +271,7 @@ class ShrinkAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class DetectInfAttrs(Attrs):
-    """The infinities that are detected: positive ones, negative ones, or both."""
+    """Attributes of `detect_inf`: whether positive infinities and whether negative ones are detected."""
 
     positive: bool = True
     negative: bool = True

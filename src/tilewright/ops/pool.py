@@ -64,8 +64,8 @@ def static_value(e: Expr) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAttrs(Attrs):
-    """Kernel, strides and dilations for each spatial dimension; pads, before all dimensions and then after all; with
-    `ceil_mode` a last partial window counts."""
+    """Attributes of pooling: kernel, strides and dilations for each spatial dimension; pads, first those before all
+    dimensions, then those after; with `ceil_mode`, a last partial window counts."""
 
     kernel: Ints
     strides: Ints
@@ -136,7 +136,8 @@ def _windows(x: Tensor, attrs: PoolAttrs, out: TensorType, fill: Expr, reducer: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaxPoolAttrs(PoolAttrs):
-    """With `skips_nan` a NaN counts as less than every number (ONNX), else as greater (PyTorch)."""
+    """Attributes of maximum pooling. With `skips_nan` a NaN counts as less than every number (ONNX), else as greater
+    (PyTorch)."""
 
     skips_nan: bool = False
 
@@ -307,8 +308,8 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePoolAttrs(PoolAttrs):
-    """With `count_include_pad` sums are divided by the padded window's size, else by the number of elements in it; a
-    window of padding alone gives 0."""
+    """Attributes of `avg_pool`. With `count_include_pad`, sums are divided by the size of the padded window, else by
+    the number of its elements outside the padding; a window of padding alone gives 0."""
 
     count_include_pad: bool = False
 

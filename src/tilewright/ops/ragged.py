@@ -21,7 +21,7 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class RowsAttrs(Attrs):
-    """The number of rows of all sequences together."""
+    """Attributes of `same_sequence`: `rows` is the number of rows of all sequences together."""
 
     rows: Dim
 

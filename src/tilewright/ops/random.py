@@ -28,7 +28,7 @@ KEY = TensorType(u32, (as_expr(2),))
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA
 BITS = 24
-"""The random bits of a number in [0, 1): as many as f32 holds."""
+"""The number of random bits of a value in [0, 1): as many as an f32 holds."""
 
 Word = TypeVar("Word", Expr, Any)
 """A 32-bit word with wrap-around: an expression, or an array of words."""
@@ -49,7 +49,8 @@ def threefry(key: tuple[Word, Word], counter: tuple[Word, Word], word: Any) -> t
 
 @dataclass(frozen=True, slots=True)
 class UniformAttrs(Attrs):
-    """Uniform f32 numbers in [0, 1), one for each element of `shape`; each `stream` of a key is independent."""
+    """Attributes of `uniform`, whose result has independent uniform numbers in [0, 1), f32[*shape]. Different values of
+    `stream` give independent numbers for one key."""
 
     shape: Dims
     stream: int

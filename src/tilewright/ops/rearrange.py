@@ -27,9 +27,10 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class LayoutTransformAttrs(Attrs):
-    """Layouts as letters: a capital is a dimension, a number with a small letter its innermost part, so that "NCHW8c"
-    has channels in blocks of 8. `extents` are those of the dimensions (by the order of the target's capitals) where the
-    source's last blocks are not full; what the target has beyond them is `value`."""
+    """Attributes of a change of layout. A layout is written in letters: a capital is a dimension, a number with a small
+    letter its innermost part, so that "NCHW8c" has channels in blocks of 8. `extents` are those of the dimensions (in
+    the order of the target's capitals) where the source's last blocks are not full; elements of the target beyond them
+    are `value`."""
 
     source: str
     target: str

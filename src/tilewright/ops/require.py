@@ -24,8 +24,9 @@ from tilewright.support.errors import CallError, ShapeError
 
 @dataclass(frozen=True, slots=True)
 class RequireAttrs(Attrs):
-    """The error's message: what is wrong, and what was expected. `external`: the number identifies an error of another
-    compiler's part, which has the message (`runtime/compilers.py`)."""
+    """Attributes of `require`, which raises an error unless a condition holds: the error's message says `what` is wrong
+    and what was `expected`. With `external`, the checked number identifies an error of a part that another compiler
+    built, which the call raises (`runtime/compilers.py`)."""
 
     what: str
     expected: str = ""

@@ -42,9 +42,10 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeAttrs(Attrs):
-    """`size` of the result along `axis`, `scale` from input to result; `mode`, `coordinates` and `rounding` (of
-    nearest) as in `MODES`, `COORDINATES` and `ROUNDINGS`. `exclude_outside` leaves out taps outside the input; `roi`
-    (first and last place, of 1) and `extrapolation` are of tf_crop_and_resize."""
+    """Attributes of `resize`: the `size` of the result along `axis`, and the `scale` from input to result; `mode`,
+    `coordinates` and `rounding` (for mode nearest) are listed in `MODES`, `COORDINATES` and `ROUNDINGS`.
+    `exclude_outside` leaves out taps outside the input; `roi` (first and last coordinate, as fractions of the extent)
+    and `extrapolation` are of tf_crop_and_resize."""
 
     axis: int
     size: Dim
@@ -288,7 +289,8 @@ register(OpDef("resize", "injective", ResizeAttrs, _infer, _numpy, compute=_comp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeTapsAttrs(ResizeAttrs):
-    """`extent`: the input's size; `dtype`: the type of the weights."""
+    """Attributes of `resize_taps`: those of `resize`, the `extent` of the input along the axis, and the `dtype` of the
+    weights."""
 
     extent: Dim
     dtype: DType

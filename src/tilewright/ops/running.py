@@ -149,7 +149,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SearchSortedAttrs(Attrs):
-    """With `right`, elements equal to the value are counted too."""
+    """Attributes of `search_sorted`, which counts the elements that are less than a value: with `right`, those equal to
+    it are counted too."""
 
     right: bool
 

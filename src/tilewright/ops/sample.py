@@ -242,9 +242,10 @@ register(OpDef("grid_sample", "injective", GridSampleAttrs, _grid_infer, _grid_n
 
 @dataclass(frozen=True, slots=True)
 class RoiAlignAttrs(Attrs):
-    """Cells of a region, samples along each side of a cell, pixels for a unit of the region's coordinates; `mode` avg
-    or max; `half_pixel` shifts coordinates by half a pixel. Where each region has its own number of samples, `samples`
-    is the number that is evaluated: all, or at least all that lie in the image."""
+    """Attributes of `roi_align`, which divides regions of an image into `height` x `width` cells, takes `samples`
+    samples along each side of a cell and reduces them by `mode`, avg or max. `scale` is the number of pixels for a unit
+    of the regions' coordinates; `half_pixel` shifts coordinates by half a pixel. Where an input gives each region its
+    own number of samples, `samples` is the number that is evaluated: all, or at least all that lie in the image."""
 
     height: int
     width: int
@@ -465,7 +466,7 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
 
 
 FARTHEST = 2.0**30
-"""Coordinates of regions are clamped to this magnitude."""
+"""The largest magnitude of the coordinates of regions; larger ones are clamped."""
 
 
 def _roi_max_numpy(arrays: Sequence[Any], attrs: RoiMaxAttrs) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class ScatterAttrs(Attrs):
-    """`reduction`: how updates of an element are combined, a key of `COMBINE`."""
+    """Attributes of scattering: `reduction`, a key of `COMBINE`, says how an element and its updates are combined."""
 
     reduction: str
 

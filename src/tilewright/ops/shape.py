@@ -71,9 +71,9 @@ def _constant_compute(inputs: Tensors, attrs: ConstantAttrs, out: Out) -> tuple[
 
 
 MAX_SELECTED = 8
-"""Constant arrays of more than this many different elements are tables in memory that the kernel reads. Large constants
-of models have become parameters before (`transform/graph/constant_operands.py`); this is for those that passes
-create."""
+"""The largest number of different elements of a constant array that is computed by selections; an array with more is a
+table in memory that the kernel reads. Large constants of models have become parameters before
+(`transform/graph/constant_operands.py`); this is for those that passes create."""
 
 
 def _linear(point: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
@@ -100,7 +100,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ShapeAttrs(Attrs):
-    """The shape of the result."""
+    """Attributes of operators that are given the `shape` of their result."""
 
     shape: Dims
 
@@ -145,7 +145,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class TransposeAttrs(Attrs):
-    """Dimension k of the result is dimension `perm[k]` of the input."""
+    """Attributes of `transpose`: dimension k of the result is dimension `perm[k]` of the input."""
 
     perm: Ints
 
@@ -203,7 +203,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class TileAttrs(Attrs):
-    """`repeats`: one number for each dimension."""
+    """Attributes of `tile`: the number of repetitions along each dimension."""
 
     repeats: Dims
 
@@ -237,7 +237,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ConcatAttrs(Attrs):
-    """A `view` needs no kernel: its parts are computed directly in their positions (`transform/graph/views.py`)."""
+    """Attributes of `concat`. A concatenation that is a `view` needs no kernel: its inputs are computed directly in
+    their parts of its memory (`transform/graph/views.py`)."""
 
     axis: int
     view: bool = False
@@ -295,8 +296,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class SliceAttrs(Attrs):
-    """For each dimension the first element, the size of the result, and the step (not 0). A `view` needs no kernel: it
-    is a part of its input's memory (`transform/graph/views.py`)."""
+    """Attributes of `slice`: for each dimension the first element, the size of the result, and the step (not 0). A
+    slice that is a `view` needs no kernel: it is a part of its input's memory (`transform/graph/views.py`)."""
 
     begin: Dims
     size: Dims
@@ -357,8 +358,8 @@ PadMode = Literal["constant", "reflect", "edge", "wrap"]
 
 @dataclass(frozen=True, slots=True)
 class PadAttrs(Attrs):
-    """Elements `before` and `after` each dimension, not negative; `value` fills them in mode "constant" unless a second
-    input does."""
+    """Attributes of `pad`: the numbers of elements that are added before and after each dimension, not negative. In
+    mode "constant" they are `value`, unless a second input gives it."""
 
     before: Dims
     after: Dims
@@ -435,7 +436,7 @@ register(OpDef("pad", "injective", PadAttrs, _pad_infer, _pad_numpy, compute=_pa
 
 @dataclass(frozen=True, slots=True)
 class RangeAttrs(Attrs):
-    """`size` elements from `start` on, in steps of `step`."""
+    """Attributes of `range`, which gives `size` elements: `start`, `start + step`, and so on."""
 
     start: Number | Expr
     step: Number | Expr
@@ -479,7 +480,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class TriluAttrs(Attrs):
-    """The `upper` or lower triangle from diagonal `k` on."""
+    """Attributes of `trilu`, which retains the `upper` or the lower triangle of a matrix, from diagonal `k` on."""
 
     k: int
     upper: bool
@@ -516,7 +517,7 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class EyeAttrs(Attrs):
-    """Ones on diagonal `k`."""
+    """Attributes of `eye`, a matrix with ones on diagonal `k` and zeros elsewhere."""
 
     rows: Dim
     columns: Dim

@@ -29,7 +29,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class DftAttrs(Attrs):
-    """With `onesided`, only the first half of the result is computed; the rest is its conjugate."""
+    """Attributes of `dft`. With `onesided`, only the first half of the result along `axis` is computed; the rest is its
+    conjugate."""
 
     axis: int
     inverse: bool
@@ -182,7 +183,8 @@ register(OpDef("col2im", "reduction", Col2ImAttrs, _col2im_infer, _col2im_numpy,
 
 @dataclass(frozen=True, slots=True)
 class InsertAttrs(Attrs):
-    """With `circular`, rows that would go past the end wrap around to the front."""
+    """Attributes of `insert`, which writes an update into a cache along `axis`. With `circular`, rows that would go
+    past the end wrap around to the front."""
 
     axis: int
     circular: bool

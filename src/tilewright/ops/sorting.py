@@ -17,8 +17,8 @@ from tilewright.ops.loopnest import Nest
 from tilewright.support.classes import dataclass
 
 CHUNK = 16
-"""The number of elements that are compared at once with the last of the best elements so far; most chunks have none
-that is better."""
+"""The number of elements of a chunk, all of which are compared at once with the last of the best elements so far; most
+chunks have no better one."""
 
 COUNTED = 32
 """From this length of the sorted list on, the insertion position is computed by counting: the first 64 of 8,400 take 13

@@ -18,10 +18,11 @@ from tilewright.ops.sorting import at_axis, key_bits, key_of, key_type
 from tilewright.support.classes import dataclass
 
 DIGIT = 8
-"""Bits of a digit: its counters fit the first-level cache, and its output positions lie in no more pages than a core's
-TLB holds."""
+"""The number of bits of a digit: counters for 8 bits fit the first-level cache, and the output positions lie in no more
+pages than a core's TLB holds."""
 SELECTED = 12
-"""The bits of a key by which elements are discarded: sign, exponent and three mantissa bits of an f32."""
+"""The number of high bits of a key by which an initial pass discards elements: sign, exponent and three mantissa bits
+of an f32."""
 ZEROED = 64
 """The number of counters that one vectorized loop sets to zero."""
 

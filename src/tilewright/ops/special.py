@@ -18,7 +18,7 @@ from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.pointwise import pointwise, same
 
 Number = Any
-"""An expression or an array, in f64."""
+"""An operand or a result of a special function's formula: an expression or an array, of f64."""
 
 
 FORMULAS: dict[str, Callable[..., Number]] = {}

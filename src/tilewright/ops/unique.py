@@ -31,14 +31,16 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class SortedAttrs(Attrs):
-    """`equal_nan`: whether all NaN form one group; otherwise each is a group of its own, as in PyTorch."""
+    """Attributes of `unique_sorted`. With `equal_nan` all NaN form one group of equal elements; otherwise each is a
+    group of its own, as in PyTorch."""
 
     equal_nan: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class UniqueAttrs(Attrs):
-    """`sorted`: whether groups of rows are in the order of their values, or of their first members."""
+    """Attributes of `unique_rows`, which finds groups of equal rows: with `sorted`, groups are in the order of their
+    values, else in that of their first members."""
 
     sorted: bool = True
 

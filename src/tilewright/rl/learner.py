@@ -142,7 +142,8 @@ class Learner:
         self._states = True
 
     def _states_of(self) -> list[tuple[Any, Any, dict[str, Array]]]:
-        """For each parameter with optimizer state: its optimizer, the parameter, and the step's arrays of the state."""
+        """A tuple for each trained parameter: its PyTorch optimizer, the model's tensor, and the compiled step's arrays
+        of optimizer state for it, by the names that PyTorch's state has."""
         owner = {
             id(p): optimizer for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]
         }

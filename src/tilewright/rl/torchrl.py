@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["Published", "StorePolicy", "StoreWeightSync", "publish"]
 
 MAX_CARRIED = 4096
-"""The most elements of parameters and buffers outside the compiled part (an epsilon, a scale) that each call may pass
-along."""
+"""The largest number of elements of all parameters and buffers (an epsilon, a scale) of a module that is not compiled;
+they are passed along with each call."""
 
 
 def publish(

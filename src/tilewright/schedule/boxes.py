@@ -21,8 +21,9 @@ Box = tuple[Range | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The box that a load reads in one iteration of the outer loops: over all inner loops, and the same box cut at the
-    upper ends that the reader's conditions state (an overhanging tile reads no further)."""
+    """The part of a buffer that a load reads in one iteration of the outer loops, over all inner loops: as the whole
+    `box`, and as `clipped`, cut at the upper ends that the reader's conditions state (a last tile that overhangs reads
+    no further)."""
 
     box: Box
     clipped: Box

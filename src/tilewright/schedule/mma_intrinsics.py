@@ -43,8 +43,9 @@ def _product(t: DType, across: tuple[bool, bool]) -> TensorIntrin:
 
 
 def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIntrin:
-    """The intrinsic of a product of four warps: sums of 64 rows and `columns` columns, over `STEP` bytes of depth; each
-    thread has two of every eight columns. `across`: which of both factors lies across."""
+    """The intrinsic of a product of four warps (`wgmma`): sums of 64 rows and `columns` columns, over `STEP` bytes of
+    depth; each thread has two of every eight columns. `across`: for each factor, whether the lines of its core matrices
+    run across the depth, not along it (see the module)."""
     name = _names(f"wgmma{columns}", t, across)
     each = group_of(t)
     extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": each}
@@ -68,18 +69,20 @@ WIDE_COLUMNS = (64, 128, 256)
 
 
 def _layouts(t: DType) -> list[tuple[bool, bool]]:
-    """All pairs (first, second) that say of both factors of type `t` whether they lie across."""
+    """The possible layouts of the two factors of a product, as pairs (first, second): for each factor whether its lines
+    run across the depth, not along it (see the module). Only factors of 16-bit types can."""
     both = (False, True) if t.itemsize == 2 else (False,)
     return [(a, b) for a in both for b in both]
 
 
 MMA = {(t, across): register(_product(t, across)) for t in DEPTH for across in _layouts(t)}
-"""Products of fragments (`mma.sync`), by the type of the factors and which of them lie across."""
+"""Products of fragments (`mma.sync`), by the type of the factors and their layouts (`_layouts`)."""
 
 WIDE = {
     (t, n, across): register(_wide_product(t, n, across)) for t in DEPTH for n in WIDE_COLUMNS for across in _layouts(t)
 }
-"""Products of four warps (`wgmma`), by the type of the factors, columns, and which of the factors lie across."""
+"""Products of four warps (`wgmma`), by the type of the factors, the number of columns, and the factors' layouts
+(`_layouts`)."""
 
 
 def _tile_product(t: DType, columns: int) -> TensorIntrin:

@@ -179,10 +179,12 @@ def _flow_of(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -
 
 
 def _updates(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -> Flow:
-    """The gradient by the load `read` as updates, for indices that cannot be inverted: one update for each point of the
-    loops that the indices depend on, summed over the other loops.
+    """The gradient that flows through the load `read`, as updates of single elements or rows of the tensor, for indices
+    that cannot be inverted, such as `x[index[i], j]`: one update for each point of the loops `box` that the indices
+    depend on, summed over the other loops.
 
-    Last indices that are whole dimensions of the box are rows of the updates rather than parts of their places.
+    Last indices that are loops over whole dimensions, as `j` here, make rows: they are dimensions of the updates, and
+    no part of the updates' positions.
     """
     tensor = read.buffer
     assert isinstance(tensor, Tensor)

@@ -39,8 +39,9 @@ def is_wide(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """The products of one step of four warps: the type of the factors, the number of columns, which factors lie across,
-    and for each the bytes between its groups of depth."""
+    """The products of one step of four warps: the type of the factors, the number of columns, for each factor whether
+    its lines run across the depth (`schedule/mma_intrinsics.py`), and for each the bytes between its groups of
+    depth."""
 
     dtype: DType
     columns: int

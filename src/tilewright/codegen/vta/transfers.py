@@ -32,8 +32,8 @@ class Picture:
 
 
 def pictures(sram: Array, dram: Array, inside: Array, valid: int = 0) -> Iterator[Picture]:
-    """The transfers between rows, arrays of one shape. Where `inside` is false, the row of the buffer becomes zeros,
-    and `valid` is any row of DRAM that there is.
+    """Yield the transfers between the buffer rows `sram` and the DRAM rows `dram`, two arrays of one shape. Where
+    `inside` is false, the buffer row becomes zeros; `valid` is any existing row of DRAM.
 
     Raises CompileError where the rows of the buffer are not filled one after the other.
     """
@@ -50,8 +50,8 @@ def pictures(sram: Array, dram: Array, inside: Array, valid: int = 0) -> Iterato
 
 
 def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
-    """Yield transfers of rows none of which is padding: lines in which both sides step by one, and in each transfer as
-    many lines as step evenly."""
+    """Yield transfers of rows none of which is padding. A line is a run of rows that are consecutive on both sides; a
+    transfer moves as many lines as have one size and one stride in DRAM."""
     flat, other = sram.ravel(), dram.ravel()
     order = np.argsort(flat, kind="stable")
     flat, other = flat[order], other[order]

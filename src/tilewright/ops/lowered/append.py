@@ -24,7 +24,8 @@ from tilewright.support.errors import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class AppendAttrs(Attrs):
-    """`length`: the number of valid rows before the new ones."""
+    """Attributes of `lowered.append`: only the first `length` rows of the first input are valid; the new ones follow
+    them."""
 
     length: Dim
 

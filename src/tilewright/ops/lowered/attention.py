@@ -45,8 +45,8 @@ ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3), "t": (1, 0, 2, 3)}
 permutation is its own inverse."""
 
 SHORT_ROWS = 2
-"""With at most this many query rows, factors are not rounded to bf16, whatever `dot` says, as memory bounds such
-calls."""
+"""The largest number of query rows with which factors are not rounded to bf16, even if `dot` is set: memory bounds
+calls with so few rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,8 @@ class ScoresAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class AttentionAttrs(ScoresAttrs):
-    """See the type rule of `attention`; `dot` names an instruction, `terms` are those of scores and of values."""
+    """Attributes of attention (see its type rule): `dot` names the instruction that multiplies, and `terms` are the
+    numbers of bf16 terms for scores and for values."""
 
     past_first: Dim = 0
     dot: str | None = None

@@ -30,7 +30,8 @@ RANK = 2
 
 @dataclass(frozen=True, slots=True)
 class ConvWeightAttrs(Attrs):
-    """Strides, dilations and window of the convolution, and which operand is the data."""
+    """Attributes of `lowered.conv_weight`: strides, dilations and window of the convolution; `data` says which operand
+    is its data, the other is the gradient of its result."""
 
     strides: Ints
     dilations: Ints

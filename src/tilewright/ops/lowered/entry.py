@@ -20,7 +20,7 @@ from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
 
 ENTRIES = 256
-"""Entries of a table: one for each 8-bit number."""
+"""The number of entries of a table: one for each value of an 8-bit integer."""
 
 
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

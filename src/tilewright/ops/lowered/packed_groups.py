@@ -77,7 +77,8 @@ def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Windows) 
 
 @dataclass(frozen=True, slots=True)
 class DepthwiseAttrs(Attrs):
-    """Strides, dilations and pads of `conv`; channels and filters of each group."""
+    """Attributes of `lowered.conv_depthwise`: strides, dilations and pads of `conv`, and the numbers of channels
+    (`per_in`) and of filters (`per_out`) of each group."""
 
     strides: Ints
     dilations: Ints

@@ -73,8 +73,8 @@ register_map("lowered.pack_transposed", PackTransposedAttrs, _pack_infer, _pack_
 
 @dataclass(frozen=True, slots=True)
 class ConvTransposedAttrs(Attrs):
-    """Strides and pads of `conv_transpose`, and the sizes of its window; channels, spatial sizes and block of the
-    result."""
+    """Attributes of a transposed convolution with packed weights: strides and pads of `conv_transpose`, the sizes of
+    its window, and for the result its `channels`, spatial `size` and block of channels `out_block`."""
 
     strides: Ints
     pads: Ints

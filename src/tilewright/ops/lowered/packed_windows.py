@@ -27,7 +27,8 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class ConvWindowsAttrs(Attrs):
-    """Attributes of `conv`; the channels of the result and of a block of it."""
+    """Attributes of `lowered.conv_windows`: those of `conv`, the number of `channels` of the result, and the size
+    `out_block` of its blocks of channels."""
 
     strides: Ints
     dilations: Ints

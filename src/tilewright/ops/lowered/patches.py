@@ -22,8 +22,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class PatchesAttrs(Attrs):
-    """Strides, dilations and pads of `conv`, and the sizes of its window; `depth`: the length of a row, which is padded
-    with zeros."""
+    """Attributes of operators on patches, the rows with the elements of a window each: sizes (`kernel`), strides,
+    dilations and pads of the windows, as of `conv`, and the length `depth` to which rows are padded with zeros."""
 
     kernel: Ints
     strides: Ints

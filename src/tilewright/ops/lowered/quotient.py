@@ -25,8 +25,8 @@ SMALLEST = 2.0**-126
 LESS = 1.0 - 2.0**-24
 """Multiplying by this rounds to the next float toward zero."""
 TINY, DENORMAL = 2.0**-30, 2.0**-149
-"""(TINY, DENORMAL): a rest of zero is replaced by the reciprocal times TINY, which changes no result, or by DENORMAL,
-as infinity times zero would be NaN."""
+"""(TINY, DENORMAL): where the second term of a reciprocal is zero, it is replaced by the first term times TINY, which
+changes no result, or by DENORMAL if that is zero too, as zero times infinity would be NaN."""
 
 
 def _whole(d: Expr) -> Expr:

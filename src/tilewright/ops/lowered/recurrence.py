@@ -31,7 +31,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class PackGatesAttrs(Attrs):
-    """The number of `gates` side by side, and the number of state elements of a panel."""
+    """Attributes of packing the weights of a recurrent cell: the number of `gates` side by side, and the number of
+    state elements of a panel, `width`."""
 
     gates: int
     width: int

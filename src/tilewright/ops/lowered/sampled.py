@@ -34,7 +34,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTapsAttrs(GridSampleAttrs):
-    """`extents`: the sizes of the sampled dimensions; `dtype`: the type of the weights."""
+    """Attributes of `lowered.sample_taps`: those of `grid_sample`, the `extents` of the sampled dimensions, and the
+    `dtype` of the weights."""
 
     extents: Dims
     dtype: DType

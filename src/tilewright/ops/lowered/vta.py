@@ -35,8 +35,8 @@ SYMBOL = "tw_vta_layer_"
 
 @dataclass(frozen=True, slots=True)
 class VtaAttrs(Attrs):
-    """The instructions and micro-operations; the addresses of operands, result and micro-operations; the result's
-    shape; and a description of the layer for readers."""
+    """Attributes of `lowered.vta`: the instructions (`words`) and micro-operations of a layer; the addresses of its
+    operands, its result and its micro-operations; the result's shape; and a description of the layer for readers."""
 
     words: ConstantArray
     uops: ConstantArray
