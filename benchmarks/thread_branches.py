@@ -64,7 +64,7 @@ def programs(label: str, threads: int) -> tuple[list[tw.Model], list[np.ndarray]
     sizes = dict.fromkeys(symbols, batch)
     with deciding() as record:
         forked = tw.compile(path, threads=threads, dims=sizes)
-    with forcing({d.key.name: "shared" for d in record.decisions if d.key.kind == "strands"}):
+    with forcing({d.key.name: "shared" for d in record.decisions if d.key.kind == "fork"}):
         shared = tw.compile(path, threads=threads, dims=sizes)
     one = tw.compile(path, threads=1, dims=sizes)
     return [one, shared, forked], list(models.example_inputs(model, batch).values())

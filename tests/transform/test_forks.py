@@ -75,7 +75,7 @@ def test_one_thread_has_no_forks() -> None:
 def test_a_fork_is_a_decision() -> None:
     with deciding() as record:
         tw.compile(towers(), threads=2)
-    (fork,) = [d for d in record.decisions if d.key.kind == "strands"]
+    (fork,) = [d for d in record.decisions if d.key.kind == "fork"]
     assert (fork.selected.label, [s.label for s in fork.space.settings]) == ("fork", ["fork", "shared"])
     with forcing({fork.key.name: "shared"}):
         assert not any(branches_of(tw.compile(towers(), threads=2).manifest))

@@ -295,6 +295,6 @@ def _is_forked(
     }
 
     def about() -> Key:
-        return key_of_nodes("strands", [node for k in sorted(members) for node in calls[k].group.nodes], target)
+        return key_of_nodes("fork", [node for k in sorted(members) for node in calls[k].group.nodes], target)
 
     return decide(about, [fork, shared], lambda s: s, lambda s: cycles[s]) == fork

@@ -331,12 +331,12 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
         return _load_lanes_on(s, buffer, add(access.base, constant(access.steps[start])), width, mask)
     if access.steps is not None:
         steps = access.steps[start : start + width]
-        if max(steps) - min(steps) < MAX_VECTORS * width:
+        if max(steps) - min(steps) < MAX_MASKED_LOADS * width:
             return _load_unbroadcast(s, buffer, access.base, steps, mask, _elements_between(s, access.steps))
     return _gather(s, t, lane_pointers(s, buffer, access, k, start, width), width, mask)
 
 
-MAX_VECTORS = 4
+MAX_MASKED_LOADS = 4
 """The largest number of masked vector loads that replace a gather, which loads each lane separately."""
 
 

@@ -30,7 +30,7 @@ from tilewright.targets.abi import address_bytes
 MAX_STACK = 1 << 20
 """The largest number of bytes of one allocation on a thread's stack."""
 
-MAX_VECTORS = 16
+MAX_EXPANDED_VECTORS = 16
 """The largest number of vectors into which a vectorized loop is expanded; a longer one becomes a loop over vectors."""
 
 MAX_UNROLLED = 1024
@@ -205,7 +205,7 @@ def _vectorized(s: State, stmt: For, extent: int | None) -> None:
 
 def _lanes(s: State, stmt: For, extent: int | None) -> None:
     native = s.native_lanes(stmt)
-    if extent is not None and extent <= native * MAX_VECTORS:
+    if extent is not None and extent <= native * MAX_EXPANDED_VECTORS:
         with s.vectorized(Lanes(stmt.var, widths(extent, native))):
             emit(s, stmt.body)
         return

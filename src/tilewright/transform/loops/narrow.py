@@ -34,7 +34,7 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.shorter import summed
 from tilewright.transform.loops.simplify import analyzer_of, simplify_stmt
 
-MAX_VECTORS = 256
+MAX_SPLIT_VECTORS = 256
 """The largest number of vectors in a loop that is split: each vector is two copies of the body."""
 
 
@@ -87,7 +87,7 @@ class _Narrower:
         if not symbolic or not all(slacks):
             return None
         width = self.target.lanes(max((s.buffer.dtype.itemsize for s in walk(body) if isinstance(s, Store)), default=4))
-        if size <= width or size > width * MAX_VECTORS:
+        if size <= width or size > width * MAX_SPLIT_VECTORS:
             return None
         rest = _guarded([c for c in parts if c not in varying], body.then)
         parts_of = [
