@@ -1,10 +1,10 @@
-"""`tw.build`: a schedule, or a function of loops, to something to call and to read. The kernel engineer's compiler.
+"""`tw.build`: compiles a schedule, or a function of loops, to a function to call and to text to read.
 
     add = tw.build(s, [A, B, C])          # s from te.create_schedule
     add(a, b, c)                          # arrays in calling order; those that it writes are written in place
     print(add.source("c"))                # "loops", "c", "llvm" or "asm"
 
-Nothing is planned here: the code is what the schedule says.
+No plan is chosen here: the loops are those of the schedule.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Keys of cached objects and programs: everything that they depend on, put together in one place.
 
-What the compiler makes is a function of these and of nothing else:
+The compiler's output depends on these inputs and on nothing else:
 
     workload     what is compiled: the key of an unscheduled function, an entry's text, a graph's key with its names
     target       the machine: `Target.fingerprint`
@@ -11,7 +11,7 @@ What the compiler makes is a function of these and of nothing else:
     compiler     this package's own source, `code_version`
     llvm         `llvm_version`
 
-A new input is added here, and what was kept without it is not found any more.
+A new input of the compiler is added here; objects that were cached without it are then no longer found.
 """
 
 from __future__ import annotations

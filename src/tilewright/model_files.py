@@ -1,9 +1,10 @@
 """Model files that were compiled before: their programs are found by the files' bytes, without reading their nodes.
 
-What the import makes of an ONNX file is a function of its bytes, of the sizes that the caller states, of this package's
-source, ONNX's and NumPy's. So an entry says of a file what its program is called (`programs.py`), and which of its
-tensors are the program's weights. It is found by the file's size, so that no other file is read for it, and counts if
-the file's digest is the one in it. Files whose tensors lie in other files have none, as those may change.
+The result of importing an ONNX file only depends on its bytes, on the sizes that the caller states, and on the source
+of this package, ONNX and NumPy. So the cache has an entry for a file with the key of its program (`programs.py`), and
+with the names of the tensors that are the program's weights. It is looked up by the file's size, so that only files of
+a known size are read for it, and is valid if it holds the file's digest. Files whose tensors lie in other files have no
+entry, as those may change.
 """
 
 from __future__ import annotations

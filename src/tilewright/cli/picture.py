@@ -107,7 +107,7 @@ def _colours(kernels: Sequence[Kernel]) -> dict[str, Any]:
 
 
 def _draw_roofline(axes: Any, kernels: Sequence[Kernel], roofline: Roofline, colours: dict[str, Any]) -> None:
-    """GFLOP/s over operations a byte; a kernel's area is its share of the time."""
+    """Draw the roofline with the kernels in it: GFLOP/s over operations a byte, with areas by their share of time."""
     known = [(k, k.gflops, k.gflops / k.gbytes) for k in kernels if k.gflops and k.gbytes]
     at = [x for _, _, x in known] or [1.0]
     intensity = np.geomspace(min(0.05, *at) / 2, max(100.0, *at) * 2, 200)

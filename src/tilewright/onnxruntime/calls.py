@@ -1,5 +1,5 @@
 """The record of a session's calls while `SessionOptions.enable_profiling` is set: a trace that chrome://tracing and
-Perfetto show. What each kernel takes, `Model.profile` and `Model.timeline` say."""
+Perfetto show. The times of single kernels are given by `Model.profile` and `Model.timeline`."""
 
 from __future__ import annotations
 

@@ -4,19 +4,20 @@
 
 Parameters are slices of the arena and gradients are concatenated, both without copies where they are whole, so that the
 optimiser is one kernel over all parameters of a group that reads and writes memory once. Stages follow each other: the
-graph of a later one reads the parameters that those before it have moved. Buffers that change (running statistics) and
-parameters that follow others are a second vector beside the arena, which steps read and write in the same way. Where
-gradients of several batches are gathered, a third vector has their sum; the graph that gathers ends there:
+graph of a later one reads the parameters as the earlier ones have updated them. Buffers that change (running
+statistics) and parameters that are averages of others are a second vector beside the arena, which steps read and write
+in the same way. If gradients of several batches are accumulated, a third vector has their sum; the graph of a step that
+only accumulates ends there:
 
     (batch..., arena, sum)  ->  (loss, metrics..., norm of the sum, new sum)
 
-Where others change gradients before they move anything (`train/reduced.py`), the backward pass of each stage is a graph
-that gives them in buckets, which is cut where they are ready (`train/cut.py`), and its update is a graph of its own, as
-is what follows the last stage:
+If the caller's function reduces gradients before the update (`train/reduced.py`), the backward pass of each stage is a
+graph that returns them in buckets, and is cut where each bucket is complete (`train/cut.py`). The update of a stage,
+and that of averages after the last stage, are graphs of their own:
 
     (batch..., arena, buffers[, sum])  ->  (loss, metrics..., first bucket, [new buffers,] ..., last bucket)
     (arena, scalars, gradients)  ->  (norm of the gradients, new parameters, new state...), of the stage alone
-    (arena, buffers)  ->  new values of parameters that follow others
+    (arena, buffers)  ->  new values of parameters that are averages of others
 """
 
 from __future__ import annotations

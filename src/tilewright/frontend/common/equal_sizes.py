@@ -1,4 +1,4 @@
-"""For which values of symbolic dimensions a model is valid: those that make the shapes equal which it adds or joins.
+"""The values of symbolic dimensions for which a model is valid: those for which the shapes that it adds or joins match.
 
 Files name the dimensions of their inputs, and some exporters give each dimension of each input a name of its own: two
 inputs that are added have one batch under two names.

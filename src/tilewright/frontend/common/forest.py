@@ -1,8 +1,8 @@
 """Decision trees of any format to the tables that the operator `forest` takes.
 
-Formats differ in what a node asks and in how they write trees down. Here every question has become `x <= threshold`,
-and trees are nodes in one set of arrays. What comes from files is checked: no node has two parents, nothing goes in a
-circle.
+Formats differ in the conditions of nodes and in how they store trees. Here every condition has become
+`x <= threshold`, and the nodes of all trees are in one set of arrays. Trees from files are checked: no node has two
+parents, and there is no cycle.
 """
 
 from __future__ import annotations

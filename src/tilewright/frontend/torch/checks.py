@@ -1,11 +1,12 @@
-"""Functions of PyTorch that look at numbers in Python, as a trace cannot.
+"""Replacements, while a module is traced, of functions of PyTorch that look at a tensor's numbers in Python.
 
     loss = gaussian_nll_loss(mean, y, var)      raises where any(var < 0)
     loss = where(any(var < 0), nan, loss)       as it is traced
 
-So a step of training gets NaN for a loss that has none, and gradients of 0, where eager PyTorch raises. Distributions
-are not asked at all, as under `torch.compile`. `nn.Transformer` asks whether a mask is the causal one, which it need
-not know; and a place that is a tensor of one integer is written to like one that an operator selects:
+So where eager PyTorch raises an error for a loss that is undefined, a training step gets NaN for it and gradients of 0.
+Distributions do not check their arguments, as under `torch.compile`. `nn.Transformer` asks whether a mask is
+causal, which a program need not know: the answer is False. An assignment at a position that is a tensor of one integer
+becomes one at a position that an operator selects:
 
     cache[:, place] = x                         PyTorch asks for the number `place`
     cache.select(1, place.item()).copy_(x)      as it is traced

@@ -69,7 +69,8 @@ def nest(func: PrimFunc, target: Target) -> Cost:
 
 @dataclass(slots=True)
 class _Walk:
-    """A walk through statements. `sizes`: the values of variables and local scalars, on average or at most."""
+    """Lists the expressions that statements compute, and how often. `sizes`: the values of variables and local scalars,
+    on average or at most."""
 
     target: Target
     sizes: dict[Var | Buffer, float] = field(default_factory=dict)

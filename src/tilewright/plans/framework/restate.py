@@ -1,11 +1,11 @@
-"""An operator stated anew: the same stages in parts of other sizes.
+"""Replaces an operator's stages by the same stages with other tile sizes.
 
     block strip(r in 0..9, row in 0..1, ...)          block strip(r in 0..3, row in 0..3, ...)
     ...                                         ->    ...
     block conv(...): y[...] = result[...]             block conv(...): y[...] = result[...]
 
-An operator's tensor expression may compute its result in parts, inside which work is shared; a plan chooses their size.
-The operator restated for another size has the same stages over the same axes with other extents, so that names stay.
+An operator's tensor expression may compute its result in tiles, inside which work is shared; a plan chooses their size.
+The tensor expression for another size has the same stages over the same axes with other extents, so that names stay.
 Stages of other operators do not change.
 """
 

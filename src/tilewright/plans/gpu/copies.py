@@ -135,8 +135,8 @@ class Copier:
         return _under(inside, stored, cleared)
 
     def moved_one(self, side: Side, source: tuple[Var, Var], place: tuple[Expr, ...], inside: Expr) -> Stmt:
-        """The statement that copies one element to `place`, or zero where `inside` is false; asynchronously if the
-        description allows it."""
+        """The statement that copies one element of the factor `side` to `place`, or zero where `inside` is false;
+        asynchronously if that is possible."""
         buffer = side.shared.buffer
         value, zero = side.value(*source, const(0)), const(0, buffer.dtype)
         pair = loaded(value) if self.stages > 1 and side.moving.under_way else None

@@ -1,4 +1,4 @@
-"""Weights of a program in one process: checked, packed, current by one store.
+"""Weights of a program in one process: checked, packed, and made current by a single store to memory.
 
     check.py    checks a user's weights against the program's parameters
     packed.py   one version in memory: raw as passed in, and packed as the program reads it
