@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.assemble import Part, assemble, outputs_are_hosts, stored
 from tilewright.compile_options import CompileOptions
 from tilewright.frontend.read import import_model, is_onnx_file
+from tilewright.ir import interning
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.interface import AS_GRAPH, Imported, Interface
@@ -341,6 +342,7 @@ def compile_graph(
     source = _source(graph, weights, interface)
     with advised(lookup(stores(records), target), require_records) as context:
         program = _compile(source, target, log, options)
+        interning.release()  # of thousands of expressions, which collections of garbage would walk over
         if require_records and context is not None:
             check_recorded(context.decisions, target)
     if program.manifest.records:

@@ -20,8 +20,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -90,49 +89,58 @@ def identity(
     return blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
 
 
+Files = Sequence[tuple[str, os.stat_result]]
+"""Python files of a package, by name relative to its folder, with their stat results."""
+
+
 @cache
 def code_version() -> str:
     """A digest of the compiler's own source: objects compiled by another version are not found."""
-    return stored_digest(Path(__file__).parent)
+    return stored_digest(Path(__file__).parent, UNRELATED, _own_files())
 
 
 @cache
 def import_version() -> str:
     """A digest of the marks of all of this package's source files, on which the import of a model's file depends."""
-    return marked_digest(Path(__file__).parent)
+    return marked_digest(Path(__file__).parent, _own_files())
 
 
-def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
+@cache
+def _own_files() -> Files:
+    return _files(Path(__file__).parent)
+
+
+def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Files | None = None) -> str:
     """`source_digest`, stored by the names, sizes, times and places of the files, so that they are read only when one
     of them has changed.
 
     That is what Python asks before it runs a module's byte code, and more: the time of a file's last change is the
     system's, which no program sets, and where one is a few seconds old at most, all files are read.
     """
-    marks = _marks_digest(root, unrelated)
+    files = _files(root) if files is None else files
+    marks = _marks_digest(_counted(files, unrelated))
     if marks is None:
-        return source_digest(root, unrelated)
+        return source_digest(root, unrelated, files)
     store, name = ObjectCache(), f"source-{marks}"
     digest = (store.get(name) or b"").decode("ascii", "replace")
     if re.fullmatch("[0-9a-f]{32}", digest):
         return digest
-    digest = source_digest(root, unrelated)
+    digest = source_digest(root, unrelated, files)
     store.put(name, digest.encode())
     return digest
 
 
-def marked_digest(root: Path) -> str:
-    """A digest of all files of a package by names, sizes and times, without reading them; it differs between
-    installations. If a file changed within the last seconds, a digest of the contents."""
-    return _marks_digest(root, ()) or source_digest(root, ())
+def marked_digest(root: Path, files: Files | None = None) -> str:
+    """A digest of all files of a package by their marks alone, without reading them: two installations of one source
+    have two, and what one has stored the other does not find. Where a change is a few seconds old at most, that of
+    their text."""
+    files = _files(root) if files is None else files
+    return _marks_digest(files) or source_digest(root, (), files)
 
 
-def _marks_digest(root: Path, unrelated: Collection[str]) -> str | None:
-    """A digest of names, sizes, times and inodes of a package's files; None if one of them changed within the last
-    seconds."""
-    marks = [
-        (name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in _counted(root, unrelated)
-    ]
+def _marks_digest(files: Files) -> str | None:
+    """A digest of the names, sizes, times and places of files; None where one changed just now."""
+    marks = [(name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in files]
     if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
         return None
     return blake2b(repr(sorted(marks)).encode(), digest_size=16).hexdigest()
@@ -148,11 +156,12 @@ def llvm_version() -> str:
     return f"LLVM {'.'.join(map(str, llvm.llvm_version_info))}, llvmlite {llvmlite.__version__}"
 
 
-def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
-    """A digest of the names and contents of a package's Python files, without the folders in `unrelated`, except the
-    files in `RELATED`."""
+def source_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Files | None = None) -> str:
+    """A digest of the names and contents of a package's files, without the folders in `unrelated` but with
+    `RELATED`."""
     digest = blake2b(digest_size=16)
-    for name in sorted((name for name, _ in _counted(root, unrelated)), key=lambda name: name.split("/")):
+    counted = _counted(_files(root) if files is None else files, unrelated)
+    for name in sorted((name for name, _ in counted), key=lambda name: name.split("/")):
         with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
             text = file.read()
         digest.update(f"{name} {len(text)}\n".encode())
@@ -160,17 +169,23 @@ def source_digest(root: Path, unrelated: Collection[str] = UNRELATED) -> str:
     return digest.hexdigest()
 
 
-def _counted(root: Path, unrelated: Collection[str]) -> Iterator[tuple[str, os.stat_result]]:
-    """(relative name, stat result) of each Python file of a package, without the folders in `unrelated`, except the
-    files in `RELATED`."""
-    for name in RELATED if unrelated else ():
-        with suppress(FileNotFoundError):
-            yield name, os.stat(f"{root}/{name}")
+def _counted(files: Files, unrelated: Collection[str]) -> Files:
+    """The files that are digested: those outside of the folders in `unrelated`, and `RELATED`."""
+    if not unrelated:
+        return files
+    first = ((name.partition("/"), name, i) for name, i in files)
+    return [(name, i) for (top, sep, _), name, i in first if not sep or top not in unrelated or name in RELATED]
+
+
+def _files(root: Path) -> Files:
+    """All Python files of a package."""
+    results: list[tuple[str, os.stat_result]] = []
     folders = [""]
     for inner in folders:
         with os.scandir(f"{root}/{inner}") as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
-                    yield f"{inner}{entry.name}", entry.stat()
-                elif entry.is_dir() and (inner or entry.name not in unrelated) and entry.name != "__pycache__":
+                    results.append((f"{inner}{entry.name}", entry.stat()))
+                elif entry.is_dir() and entry.name != "__pycache__":
                     folders.append(f"{inner}{entry.name}/")
+    return results

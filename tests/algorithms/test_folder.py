@@ -69,7 +69,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "doubled").mkdir()
     for name, text in FILES.items():
         (tmp_path / "doubled" / f"{name}.py").write_text(text)
-    caches = discover.modules, algorithm.records
+    caches = discover.modules, discover._folders, algorithm.records
     monkeypatch.setattr(algorithms, "__path__", [*algorithms.__path__, str(tmp_path)])
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")
     importlib.invalidate_caches()

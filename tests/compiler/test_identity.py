@@ -131,8 +131,8 @@ def test_changed_sources_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     """Also where a change leaves a file's size and its time of writing as they were; not where nothing has changed."""
     read: list[str] = []
 
-    def counting(root: Path, unrelated: Collection[str]) -> str:
-        read.append(source_digest(root, unrelated))
+    def counting(root: Path, unrelated: Collection[str], files: module.Files) -> str:
+        read.append(source_digest(root, unrelated, files))
         return read[-1]
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
@@ -163,7 +163,7 @@ def test_marks_tell_changed_sources(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     source.write_text("x = 1\n")
     assert marked_digest(tmp_path) == source_digest(tmp_path, ()), "files that changed just now are read"
     read: list[Path] = []
-    monkeypatch.setattr(module, "source_digest", lambda root, _: read.append(root))
+    monkeypatch.setattr(module, "source_digest", lambda root, *_: read.append(root))
     monkeypatch.setattr(module, "_RECENT", 0)
     before, then = marked_digest(tmp_path), source.stat()
     time.sleep(0.05)  # more than a step of the file system's clock

@@ -9,8 +9,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, TensorProto, helper
 
-from tilewright.frontend.onnx import rules  # noqa: F401  fills the table of rules
 from tilewright.frontend.onnx.registry import RULES
+from tilewright.frontend.onnx.rules import usual  # noqa: F401  fills RULES
 
 NUMBERS = (0, 1, -1, 2, 3, 7, 63, 64, 127, 255, 1 << 15, 1 << 31, 1 << 40, 1 << 62, -(1 << 63), (1 << 63) - 1)
 FLOATS = (0.0, -1.0, 0.5, 1e-30, 1e30, float("nan"), float("inf"), -float("inf"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 from tilewright.ir import interning
@@ -41,3 +42,11 @@ def test_references_share_one_callback() -> None:
     held = [Var(f"referred{k}") for k in range(2)]
     callbacks = [r.__callback__ for r in interning._table.values() if any(r() is v for v in held)]
     assert len(callbacks) == 2 and callbacks[0] is callbacks[1]
+
+
+def test_what_keys_of_dead_references_held_is_released() -> None:
+    inner = Var("inside") + 1
+    outer, seen = inner * Var("outside"), weakref.ref(inner)
+    del inner, outer
+    interning.release()
+    assert seen() is None

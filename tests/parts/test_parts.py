@@ -18,8 +18,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 import tilewright as tw
-from tilewright.frontend.onnx import rules  # noqa: F401  fills RULES
 from tilewright.frontend.onnx.registry import RULES
+from tilewright.frontend.onnx.rules import usual  # noqa: F401  fills RULES
 from tilewright.parts import hosts, part
 from tilewright.parts.composite import Composite
 from tilewright.parts.context import FallbackWarning

@@ -57,6 +57,12 @@ def keep(identity: Identity, node: Any) -> Any:
         return node
 
 
+def release() -> None:
+    """Free what only the keys of dead references hold, for who has done with many expressions."""
+    with _lock:
+        _bury()
+
+
 def _bury() -> None:
     """Remove dead references from the table, unless their key has a new object. Freeing keys may let more objects
     die."""

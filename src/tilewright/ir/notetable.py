@@ -13,7 +13,6 @@ import dataclasses
 import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -291,5 +290,7 @@ def unknown(name: str, place: type[Note]) -> VerifyError:
 
 def similar_name(name: str, names: Sequence[str] | Mapping[str, object]) -> str | None:
     """The hint `did you mean ...?` with the most similar of `names`; None if none is similar."""
+    from difflib import get_close_matches  # which only errors need
+
     result = get_close_matches(name, list(names), 1)
     return f"did you mean {result[0]!r}?" if result else None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, boolean, i64
@@ -142,10 +141,8 @@ def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
     return results
 
 
-@lru_cache(maxsize=1 << 13)
-def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
-    """The problems of an expression that it has at any place, in words. They are cached, since passes change few
-    expressions."""
+def _wrong_everywhere(e: Expr) -> list[str]:
+    """The problems of an expression that it has at any place, in words."""
     results = []
     for node in walk_expr(e):
         if isinstance(node, Load):
@@ -153,7 +150,7 @@ def _wrong_everywhere(e: Expr) -> tuple[str, ...]:
             results += [f"{node} is indexed with {index.dtype}, not i64" for index in wrong]
         elif isinstance(node, Reduce):
             results.append("a reduction stands inside a loop program")
-    return tuple(results)
+    return results
 
 
 class _FuncVerifier:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from importlib import import_module
 
 from tilewright.support import plugins
 from tilewright.support.classes import dataclass
@@ -107,9 +108,16 @@ def families() -> tuple[Family, ...]:
     return tuple(_FAMILIES.values())
 
 
+_OF_HOSTS = {"x86_64": "x86", "aarch64": "arm", "riscv64": "riscv"}
+"""The modules of the families that describe processors of an architecture."""
+
+
 def family_of(triple: str) -> Family | None:
     """The family that can describe any machine of this triple."""
     architecture, _, _ = triple.partition("-")
+    if not _FAMILIES and architecture in _OF_HOSTS:  # the others need not be imported
+        own: Family = import_module(f"tilewright.targets.{_OF_HOSTS[architecture]}").FAMILY
+        return own
     return next((f for f in families() if f.describe is not None and f.architecture == architecture), None)
 
 

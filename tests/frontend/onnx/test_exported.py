@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 import tilewright as tw
 from tests.frontend.onnx.build import info, model, node
-from tilewright.frontend.onnx import rules  # noqa: F401  fills RULES
 from tilewright.frontend.onnx.registry import RULES
+from tilewright.frontend.onnx.rules import usual  # noqa: F401  fills RULES
 from tilewright.support.errors import WeightError
 
 Array = np.ndarray[Any, Any]

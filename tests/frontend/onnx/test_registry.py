@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 
 from tilewright.frontend.onnx import rules
-from tilewright.frontend.onnx.registry import CHECKS, find
-from tilewright.frontend.onnx.rules import families
+from tilewright.frontend.onnx.registry import CHECKS, FIRST, find
+from tilewright.frontend.onnx.rules import families, usual
 
 FOLDER = Path(rules.__file__).parent
 
 
 def test_every_file_of_rules_is_registered_once() -> None:
     files = {path.stem for path in FOLDER.glob("*.py") if "@rule(" in path.read_text()}
-    registered = [*rules.__all__, *families.__all__]
+    registered = [*usual.__all__, *families.__all__]
+    assert sorted(FIRST) == sorted(usual.__all__)
     assert files <= set(registered) and len(set(registered)) == len(registered)
 
 

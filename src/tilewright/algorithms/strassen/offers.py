@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.algorithms.strassen.plan.convolution import MAX_TIME as MAX_TIME_OF_CONVOLUTIONS
-from tilewright.algorithms.strassen.plan.convolution import best
-from tilewright.algorithms.strassen.plan.product import MAX_TIME, compared
 from tilewright.algorithms.strassen.selection import Strassen
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
@@ -36,13 +33,15 @@ def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> l
     fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
     if not fills or not all(as_int(d) for d in node.output.shape[1:]) or any(node.of(ConvAttrs).pads):
         return options
+    from tilewright.algorithms.strassen.plan.convolution import MAX_TIME, best  # which few models need
+
     shapes, _ = blockings_of(node, filters, channels, block, enclosing.target)
     result = best(shapes[0], width, enclosing.weight_bytes, enclosing.target)
     if result is None:
         return options
     cost, choice = result
     # The filters take 7/4 of their memory, which is worth something.
-    cycles = cost.cycles / MAX_TIME_OF_CONVOLUTIONS + conversions(enclosing, node, block)
+    cycles = cost.cycles / MAX_TIME + conversions(enclosing, node, block)
     return [*options, (cycles, choice)]
 
 
@@ -51,6 +50,8 @@ def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) ->
     quarters = quartered(enclosing, node)
     if quarters is None:
         return options
+    from tilewright.algorithms.strassen.plan.product import MAX_TIME, compared  # which few models need
+
     ordinary, fast = compared(quarters, enclosing.weight_bytes, enclosing.target)
     return [*options, (ordinary.cycles, Packed()), (fast.cycles / MAX_TIME, Strassen())]
 

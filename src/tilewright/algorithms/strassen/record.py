@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from tilewright.algorithms.strassen.layout import strassen, strassen_conv
-from tilewright.algorithms.strassen.offers import with_quarters, with_strips
 from tilewright.algorithms.strassen.selection import Strassen, StrassenStrips
+from tilewright.support.discover import imported_later
 from tilewright.transform.algorithm import Record
+
+_HERE = "tilewright.algorithms.strassen"
+with_quarters = imported_later(f"{_HERE}.offers:with_quarters")
+with_strips = imported_later(f"{_HERE}.offers:with_strips")
+strassen = imported_later(f"{_HERE}.layout:strassen")
+strassen_conv = imported_later(f"{_HERE}.layout:strassen_conv")
 
 RECORDS = (
     Record(StrassenStrips, "conv", with_strips, strassen_conv),

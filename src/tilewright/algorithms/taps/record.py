@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.algorithms.taps.estimate import with_taps
-from tilewright.algorithms.taps.layout import lower
 from tilewright.algorithms.taps.selection import Taps
+from tilewright.support.discover import imported_later
 from tilewright.transform.algorithm import Record
+
+with_taps = imported_later("tilewright.algorithms.taps.estimate:with_taps")
+lower = imported_later("tilewright.algorithms.taps.layout:lower")
 
 RECORDS = (Record(Taps, "conv", with_taps, lower, turn=1),)

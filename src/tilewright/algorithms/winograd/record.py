@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from tilewright.algorithms.winograd.gradient_offers import with_sums
-from tilewright.algorithms.winograd.layout import winograd, winograd_by_size, winograd_sums
-from tilewright.algorithms.winograd.offers import with_transforms
 from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize, WinogradSums
+from tilewright.support.discover import imported_later
 from tilewright.transform.algorithm import Record, unchanged
+
+_HERE = "tilewright.algorithms.winograd"
+with_transforms = imported_later(f"{_HERE}.offers:with_transforms")
+with_sums = imported_later(f"{_HERE}.gradient_offers:with_sums")
+winograd = imported_later(f"{_HERE}.layout:winograd")
+winograd_by_size = imported_later(f"{_HERE}.layout:winograd_by_size")
+winograd_sums = imported_later(f"{_HERE}.layout:winograd_sums")
 
 RECORDS = (
     Record(Winograd, "conv", with_transforms, winograd, integers=True),

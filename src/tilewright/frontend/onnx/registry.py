@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from importlib import import_module
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.scope import Item
@@ -46,13 +47,18 @@ def check(*names: str) -> Callable[[Callable[[Call], None]], Callable[[Call], No
     return register
 
 
-def find(domain: str, name: str) -> Rule | None:
-    """The rule of operator `name` in `domain`; None if there is none. It imports the modules with rules, which also
-    fill `CHECKS`."""
-    import tilewright.frontend.onnx.rules
+FIRST = ("pointwise", "contraction", "shape", "reduce", "norm", "pool", "constants")
+"""The modules of rules that most models need, in the order in which they are searched."""
 
+
+def find(domain: str, name: str) -> Rule | None:
+    """The rule of operator `name` in `domain`; None if there is none. It imports the modules with rules: all of
+    them where there is none, so that `CHECKS` is filled."""
     own = domain in ("", "ai.onnx")
     key = name if own else f"{domain}.{name}"
+    for module in FIRST:
+        if key not in RULES:
+            import_module(f"tilewright.frontend.onnx.rules.{module}")
     if key not in RULES:
         import tilewright.frontend.onnx.rules.families  # noqa: F401  registers the others
     return RULES.get(key) or (None if own else plugin_rules().get(key))

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.plans.framework.base import Plan
 from tilewright.support import plugins
-from tilewright.support.discover import modules
+from tilewright.support.discover import modules_beside
 
 _extra: list[Plan] = []
 
@@ -33,8 +33,11 @@ def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
 
 def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
     """Registered plans and those of plug-ins, then `plans`, then those of algorithms' folders: if estimates are equal
-    the first is chosen, so that registered plans are preferred."""
-    folders = tuple(p for m in modules("tilewright.algorithms", "plan") for p in m.PLANS)
+    the first is chosen, so that registered plans are preferred.
+
+    A folder's plans fit functions of its own operators alone, so that they are imported when these are.
+    """
+    folders = tuple(p for m in modules_beside("tilewright.algorithms", "plan", "operators") for p in m.PLANS)
 
     def accept(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
         items = plugins.several(loaded, Plan)

@@ -11,7 +11,6 @@ and a part of a vector takes as long as a whole one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from math import ceil, prod
 
 from tilewright.ir.expr import as_int
@@ -23,7 +22,7 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.transposes import shuffle_cycles
-from tilewright.support.discover import modules
+from tilewright.support.discover import modules_beside
 from tilewright.targets.target import Target
 
 Absorbs = Callable[[Node, Node], bool]
@@ -89,7 +88,8 @@ pixels that the convolution transposes for an image; None if it cannot change th
 STRIPS: dict[str, Strips] = {"lowered.conv_blocked": direct_lines}
 
 
-@cache
 def strips() -> dict[str, Strips]:
-    """For each operator that can change a layout, its function; algorithms' folders add theirs."""
-    return STRIPS | {op: count for m in modules("tilewright.algorithms", "strips") for op, count in m.STRIPS.items()}
+    """For each operator that can change a layout, its function; algorithms' folders whose operators are imported add
+    theirs."""
+    folders = modules_beside("tilewright.algorithms", "strips", "operators")
+    return STRIPS | {op: count for m in folders for op, count in m.STRIPS.items()}

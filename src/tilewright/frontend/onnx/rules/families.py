@@ -1,4 +1,4 @@
-"""Imports the rules that few models need, which registers them."""
+"""Imports all rules, which registers them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tilewright.frontend.onnx.rules import (
     scan,
     signal,
     trees,
+    usual,
 )
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "scan",
     "signal",
     "trees",
+    "usual",
 ]
