@@ -93,13 +93,13 @@ def bench(
 ) -> None:
     """Race a model against ONNX Runtime and OpenVINO and compare the outputs.
 
-    Each framework has a process of its own; they take turns, and the ratio is the median over the rounds of our times
-    by those of the neighbour in time, which a busy machine disturbs little. A ratio below 1 means that Tilewright is
-    faster.
+    Each framework runs in a process of its own; they take turns. The ratio is the median over the
+    rounds of our time divided by the rival's time measured next to it, which a busy machine disturbs little. A ratio
+    below 1 means that Tilewright is faster.
 
-    *median* is of the rounds' mean times of a call; with several streams, of all calls together by how many they
-    were. *p50* to *p99.9* are of single calls, as each caller waited: "-" where there were too few to tell (--duration
-    makes more).
+    *median* is the median over the rounds of the mean time of a call; with several streams, of the time of all calls
+    divided by their number. *p50* to *p99.9* are quantiles of single calls' times, as each caller waited: "-" where
+    there were too few calls (--duration makes more).
 
     ```
     tilewright bench policy.onnx

@@ -41,7 +41,7 @@ def broker(
     threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run what the agents of this node ask as batches, until interrupted.
+    """Compute the requests of this node's agents in batches, until interrupted.
 
     Agents call `tilewright.BrokerClient("NAME")` where they would call `tilewright.attach("NAME")`. It is worth it for
     policies whose time at batch 1 goes into reading large dense layers, and for many agents; docs/broker.md has

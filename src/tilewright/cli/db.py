@@ -39,7 +39,7 @@ ABOUT = 60
 def about() -> None:
     """Look at tuning records, share them and tidy them.
 
-    A record says what was found about one decision on one class of machines; `tilewright tune` makes them, and every
+    A record holds the findings about one decision on one class of machines; `tilewright tune` makes them, and every
     compile uses those that fit. Each is a file of its own that never changes, so records are merged by copying them.
 
     ```
@@ -233,7 +233,7 @@ def merge_command(
 ) -> None:
     """Bring records of other folders and archives into this user's, or into that of --store.
 
-    The result is the union: in whatever order and however often things are merged, it is the same.
+    The result is the union of the records, whatever the order and the number of merges.
 
     ```
     tilewright db merge /mnt/node1/records /mnt/node2/records --store /shared/records
@@ -250,7 +250,7 @@ def import_command(
 ) -> None:
     """Bring the records of archives into this user's folder, or into that of --store.
 
-    Each record is checked; what is damaged is left out and counted. An address that shall stay up to date belongs into
+    Each record is checked; damaged ones are left out and counted. To follow the records at an address, set
     TILEWRIGHT_RECORDS instead.
 
     ```
@@ -332,16 +332,16 @@ def verify_command(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Check records against this compiler: is the workload the decision's, does the setting still exist, do the
-    estimates stand by it? Those of other classes of machines are checked as far as that goes.
+    """Check records against this compiler: is the workload the decision's, does the setting still exist, is its
+    estimate still close to the best? Records of other classes of machines are checked as far as possible.
 
-    With `--race` records that another compiler measured are raced against what this one prefers, in processes of their
-    own: kernels by themselves, held against the interpreter; operators with their algorithms and packings as a model of
-    their own. What wins becomes a record of this compiler, what does not is removed, and operators that show neither
-    are left to `tilewright tune MODEL --verify`. Nothing else should run meanwhile. Ctrl-C keeps what was decided, and
-    the next run goes on from there.
+    With `--race` the settings of records that another compiler measured are timed against those that this one prefers,
+    in separate processes: kernels alone, with results compared with the interpreter's; operators with their algorithms
+    and packings as a small model. If the record's setting wins, it becomes a record of this compiler; if it loses, the
+    record is removed; operators without a clear result are left to `tilewright tune MODEL --verify`. Nothing else
+    should run meanwhile. Ctrl-C keeps what was decided, and the next run goes on from there.
 
-    Exit code 3 if one would not be used. `tilewright tune` measures anew what depends on the model around it.
+    Exit code 3 if a record would not be used. `tilewright tune` measures settings again within the model.
 
     ```
     tilewright db verify
@@ -401,9 +401,9 @@ def prune_command(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove records that later ones replace, damaged files, and what writers left that died.
+    """Remove records that later ones replace, damaged files, and unfinished files of writers that died.
 
-    What a compile might use is only removed when that was asked for and is confirmed.
+    Records that a compile might use are only removed if an option asks for it and you confirm it.
 
     ```
     tilewright db prune --dry-run

@@ -47,11 +47,11 @@ def doctor(
 ) -> None:
     """Show the CPU, its caches, its measured ceilings, versions, plug-ins and the cache folder.
 
-    The ceilings are what every kernel is measured against: no program does more multiply-adds a second than the peak,
-    and what streams through memory moves no faster than the copy. They are stored in the cache folder, and from then on
-    compiles estimate with them what is faster here; run this once on a quiet machine. Each is the best of several
-    passes; what was measured while others used the machine is not stored, but for what is better than what is stored.
-    `--no-measure` shows what is stored, and how old it is.
+    The ceilings bound every kernel's speed: no program does more multiply-adds a second than the peak, and none reads
+    or writes memory faster than a copy. They are stored in the cache folder, and from then on compiles use them in
+    their estimates; run this once on a quiet machine. Each is the best of several passes; measurements that other
+    processes disturbed are only stored where they are better than the stored ones. `--no-measure` shows the stored
+    ceilings, and how old they are.
     """
     if net:
         _print_net(json)

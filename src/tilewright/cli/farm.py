@@ -159,7 +159,7 @@ def _interval(row: dict[str, Any]) -> str:
 
 @farm.command("workers")
 def workers_command(state: StateOption = "farm.sqlite", json: JsonOption = False) -> None:
-    """List workers: their noise, what others take of their cores, what they did.
+    """List workers: their noise, the share of their cores that other processes use, the jobs that they did.
 
     ```
     tilewright farm workers

@@ -83,8 +83,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP and gRPC until SIGTERM, each request within its deadline or refused at once.
 
-    Clients of Triton, KServe and MLServer speak the protocol, the Open Inference Protocol version 2. Requests meet in
-    batches whose time is known beforehand; none waits while a core is free.
+    Clients of Triton, KServe and MLServer speak the protocol, the Open Inference Protocol version 2. Requests are
+    computed in batches whose time is estimated beforehand; none waits while a core is free.
 
     ```
     tilewright serve policy.onnx --promise 20

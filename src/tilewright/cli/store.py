@@ -141,8 +141,8 @@ def sweep_command(
 ) -> None:
     """Remove stores that have no publisher, no readers and no broker, and what dead publishers left in the others.
 
-    Stores in use are not touched: who lives holds a lock, which goes with the process however it ends. A store whose
-    publisher has ended and that no actor reads goes too, with its last version.
+    Stores in use are not touched: each process that uses one holds a lock, which the system releases however the
+    process ends. A store whose publisher has ended and that no actor reads is removed too, with its last version.
 
     ```
     tilewright store sweep --dry-run

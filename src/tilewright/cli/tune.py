@@ -59,8 +59,9 @@ def tune(
     """Time other tiles, layouts and algorithms than the estimates' and keep those that verifiably win.
 
     Nothing else should run on the machine meanwhile. A run that is stopped with Ctrl-C keeps what it has verified, and
-    the next one goes on from there. After an upgrade `--verify` says of each record that this model uses whether it
-    still stands, and searches nothing. With `--json` there is a line for each step of the progress, the result last.
+    the next one goes on from there. After an upgrade `--verify` checks whether each record that this model uses is
+    still the best setting, and searches nothing. With `--json` there is a line for each step of the progress, the
+    result last.
 
     ```
     tilewright tune policy.onnx --dim batch=1
