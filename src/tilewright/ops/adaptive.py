@@ -31,8 +31,8 @@ class AdaptivePoolAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
-    """The type rule: x [N, C, ...] to [N, C, *size]. Window `o` of `size` over an extent `d` is from `o * d // size` up
-    to `ceil((o + 1) * d / size)`; windows may share elements."""
+    """The type rule of `adaptive_max_pool`: x [N, C, ...] to [N, C, *size]. Window `o` of `size` over an extent `d` is
+    from `o * d // size` up to `ceil((o + 1) * d / size)`; windows may share elements."""
     x = present(types[0])
     if x.rank - 2 not in SPATIAL or len(attrs.size) != x.rank - 2:
         raise ShapeError("one size is needed for each of 1 to 3 spatial dimensions", expected=x, got=attrs.size)

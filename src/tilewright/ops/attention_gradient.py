@@ -58,7 +58,7 @@ class AttentionGradientAttrs(ScoresAttrs):
 
 
 def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...]:
-    """The type rule: inputs q, k, v, g, mask?; outputs dq, dk, dv.
+    """The type rule of `attention_gradient`: inputs q, k, v, g, mask?; outputs dq, dk, dv.
 
     `order` has a letter for each of q, k, v and g, the gradient of the result; see the type rule of attention, whose
     other attributes these are. dq, dk and dv are ordered as q, k and v, and have the heads that are used of them.

@@ -43,9 +43,9 @@ class LstmCellAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: LstmCellAttrs) -> Out:
-    """The type rule: gates_x [steps * B, 4 H], the state's product [B, 4 H]?, the cell's state [B, H]? to h and c, [B,
-    H]. Attributes `batch` (B), `step`, `clip`, `activations` (operator and attributes of the gates', the cell's and the
-    output's function)."""
+    """The type rule of `lstm_cell`: gates_x [steps * B, 4 H], the state's product [B, 4 H]?, the cell's state [B, H]?
+    to h and c, [B, H]. Attributes `batch` (B), `step`, `clip`, `activations` (operator and attributes of the gates',
+    the cell's and the output's function)."""
     gates = present(types[0])
     check_kind(gates.dtype, ("float",))
     same_dtype([t for t in types if t is not None])

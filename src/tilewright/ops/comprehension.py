@@ -42,8 +42,9 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class ComprehensionAttrs(Attrs):
-    """`starts` and `extents` are the ranges of the indices, those on the left first, then those that are reduced over
-    by first appearance; `sizes` are the values of n0, n1, ... in the text."""
+    """Attributes of the operators that compute a comprehension, a statement `text`. `starts` and `extents` are the
+    ranges of its indices: those on the left first, then those that are reduced over by first appearance. `sizes` are
+    the values of n0, n1, ... in the text."""
 
     text: str
     extents: Dims
@@ -93,7 +94,8 @@ def _type(types: tuple[TensorType, ...], attrs: ComprehensionAttrs) -> TensorTyp
 
 
 def _infer(types: Types, attrs: ComprehensionAttrs) -> Out:
-    """The type rule. It proves that every read lies inside of its input."""
+    """The type rule of the operators that compute a comprehension; it proves that every read lies inside of its
+    input."""
     return (_type(tuple(present(t) for t in types), attrs),)
 
 

@@ -67,8 +67,8 @@ class CondAttrs(Attrs):
 
 
 def _loop_infer(types: Types, attrs: LoopAttrs) -> Out:
-    """The type rule. Inputs: a bound on iterations and a condition (None: unlimited), initial values of the carried
-    variables, sequences, captured values."""
+    """The type rule of `loop`. Inputs: a bound on iterations and a condition (None: unlimited), initial values of the
+    carried variables, sequences, captured values."""
     body, carried, scanned = attrs.body, attrs.carried, attrs.scanned
     for name, case, expected in (("count", types[:1], NUMBER), ("condition", types[1:2], TRUTH)):
         if case and case[0] not in (None, expected):
@@ -175,7 +175,7 @@ def _run(body: Graph, arrays: Sequence[Any]) -> list[Any]:
 
 
 def _cond_infer(types: Types, attrs: CondAttrs) -> Out:
-    """The type rule. Inputs: the predicate, then the inputs of both bodies."""
+    """The type rule of `cond`. Inputs: the predicate, then the inputs of both bodies."""
     _check("the predicate", [present(t) for t in types[:1]], [TRUTH])
     rest = [present(t) for t in types[1:]]
     for body in (attrs.then, attrs.orelse):

@@ -76,8 +76,8 @@ def _check(types: Types, attrs: ConvAttrs) -> tuple[TensorType, TensorType, int]
 
 
 def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
-    """The type rule: x [N, C, ...], weight [F, C / groups, ...] to [N, F, ...]. Attributes `strides`, `dilations`,
-    `pads` (all befores, then all afters), `groups`."""
+    """The type rule of `conv`: x [N, C, ...], weight [F, C / groups, ...] to [N, F, ...]. Attributes `strides`,
+    `dilations`, `pads` (all befores, then all afters), `groups`."""
     x, w, rank = _check(types, attrs)
     groups = attrs.groups
     if groups < 1 or not is_size(x.shape[1], dim(w.shape[1] * groups)):
@@ -178,8 +178,8 @@ class ConvTransposeAttrs(ConvAttrs):
 
 
 def _conv_transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> Out:
-    """The type rule: x [N, C, ...], weight [C, F / groups, ...] to [N, F, ...]. Attributes as of `conv`, and
-    `output_padding` after each spatial dimension."""
+    """The type rule of `conv_transpose`: x [N, C, ...], weight [C, F / groups, ...] to [N, F, ...]. Attributes as of
+    `conv`, and `output_padding` after each spatial dimension."""
     x, w, rank = _check(types, attrs)
     if not same_dim(w.shape[0], x.shape[1]):
         raise ShapeError("the weight does not fit the input's channels", expected=x.shape[1], got=show(w.shape))

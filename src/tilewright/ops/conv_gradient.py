@@ -38,8 +38,8 @@ class ConvWeightGradientAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ConvWeightGradientAttrs) -> Out:
-    """The type rule: x [N, C, ...] and the gradient of the result [N, F, ...] to [F, C, *window]. Attributes `strides`,
-    `dilations`, `pads` (all befores, then all afters), `window`."""
+    """The type rule of `conv_weight_gradient`: x [N, C, ...] and the gradient of the result [N, F, ...] to [F, C,
+    *window]. Attributes `strides`, `dilations`, `pads` (all befores, then all afters), `window`."""
     x, g = present(types[0]), present(types[1], "the gradient")
     rank = x.rank - 2
     if rank not in SPATIAL or g.rank != x.rank:

@@ -42,7 +42,7 @@ class HeadAttrs(Attrs):
 
 
 def _head_infer(types: Types, attrs: HeadAttrs) -> Out:
-    """The type rule: the first rows of the first input; the second input is their number."""
+    """The type rule of `head`: the first rows of the first input; the second input is their number."""
     x, count = present(types[0]), present(types[1])
     if count != NUMBER or not x.shape:
         raise ShapeError(
@@ -63,7 +63,8 @@ HEAD = register(OpDef("head", "opaque", HeadAttrs, _head_infer, _head_reference,
 
 
 def _nonzero_infer(types: Types, attrs: Attrs) -> Out:
-    """The type rule: coordinates of the elements that are not zero, one row each, in order; and their number."""
+    """The type rule of `nonzero`: coordinates of the elements that are not zero, one row each, in order; and their
+    number."""
     x = present(types[0])
     return TensorType(i64, (x.size, const(x.rank))), NUMBER
 

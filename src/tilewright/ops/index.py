@@ -162,8 +162,8 @@ class GatherNdAttrs(Attrs):
 
 
 def _gather_nd_infer(types: Types, attrs: GatherNdAttrs) -> Out:
-    """The type rule: the last dimension of the indices holds the position of an element in the dimensions of x after
-    the `batch_dims` shared ones; further dimensions of x are copied."""
+    """The type rule of `gather_nd`: the last dimension of the indices holds the position of an element in the
+    dimensions of x after the `batch_dims` shared ones; further dimensions of x are copied."""
     x, indices = present(types[0]), present(types[1])
     integer(indices)
     batch = attrs.batch_dims
@@ -220,8 +220,8 @@ class OneHotAttrs(Attrs):
 
 
 def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> Out:
-    """The type rule: indices and values [2] (off, on) to vectors of `depth` entries along a new `axis`, "on" at the
-    index. An index outside of -depth..depth-1 gives only "off"."""
+    """The type rule of `one_hot`: indices and values [2] (off, on) to vectors of `depth` entries along a new `axis`,
+    "on" at the index. An index outside of -depth..depth-1 gives only "off"."""
     indices, values = present(types[0]), present(types[1])
     axis = axis_of(attrs.axis, indices.rank + 1)
     if values.rank != 1 or as_int(values.shape[0]) != 2:
@@ -265,8 +265,8 @@ class ReverseSequenceAttrs(Attrs):
 
 
 def _reverse_infer(types: Types, attrs: ReverseSequenceAttrs) -> Out:
-    """The type rule: x and lengths [batch] to x with the first `lengths[b]` entries along `time_axis` of batch `b`
-    reversed."""
+    """The type rule of `reverse_sequence`: x and lengths [batch] to x with the first `lengths[b]` entries along
+    `time_axis` of batch `b` reversed."""
     x, lengths = present(types[0]), present(types[1])
     _check_lengths(x, lengths, attrs.batch_axis)
     return (x,)
@@ -321,8 +321,8 @@ class SequenceMaskAttrs(Attrs):
 
 
 def _mask_infer(types: Types, attrs: SequenceMaskAttrs) -> Out:
-    """The type rule: x and lengths [batch] to x in which the first `lengths[b]` entries of batch `b` along `time_axis`
-    stay (none if it is not positive) and the others become `value`."""
+    """The type rule of `sequence_mask`: x and lengths [batch] to x in which the first `lengths[b]` entries of batch `b`
+    along `time_axis` stay (none if it is not positive) and the others become `value`."""
     x, lengths = present(types[0]), present(types[1])
     if axis_of(attrs.time_axis, x.rank) == axis_of(attrs.batch_axis, x.rank):
         raise ShapeError("batch and time are different axes", got=attrs.time_axis)

@@ -162,7 +162,7 @@ class TriangularAttrs(Attrs):
 
 
 def _triangular_infer(types: Types, attrs: TriangularAttrs) -> Out:
-    """The type rule: a [..., n, n] and b [..., n, m] to x with a x = b, of b's type."""
+    """The type rule of `triangular_solve`: a [..., n, n] and b [..., n, m] to x with a x = b, of b's type."""
     a, b = _matrix(types, square=True), present(types[1])
     same_dtype([a, b])
     if b.rank != a.rank or not all(same_dim(p, q) for p, q in zip(a.shape[:-1], b.shape[:-1], strict=True)):

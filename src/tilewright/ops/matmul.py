@@ -60,8 +60,8 @@ class MatmulAttrs(Attrs):
 
 
 def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:
-    """The type rule: a [..., M, K] and b [..., K, N] to [..., M, N]. `transpose_a`, `transpose_b` swap the last two
-    dimensions of an operand; `dtype` is f32 if sums of 16-bit floats are not rounded. Ranks are at least 2."""
+    """The type rule of `matmul`: a [..., M, K] and b [..., K, N] to [..., M, N]. `transpose_a`, `transpose_b` swap the
+    last two dimensions of an operand; `dtype` is f32 if sums of 16-bit floats are not rounded. Ranks are at least 2."""
     a, b = present(types[0]), present(types[1])
     if a.rank < 2 or b.rank < 2:
         raise ShapeError("matmul needs matrices", got=f"{a} and {b}")
@@ -144,14 +144,15 @@ def _einsum_extents(types: Sequence[Any], equation: str) -> dict[str, Expr]:
 
 @dataclass(frozen=True, slots=True)
 class EinsumAttrs(Attrs):
-    """`equation` is explicit, one letter a dimension, without ellipsis: "ij,jk->ik"."""
+    """Attributes of `einsum`: an explicit `equation` with one letter for each dimension and without ellipsis, such as
+    "ij,jk->ik"."""
 
     equation: str
 
 
 def _einsum_infer(types: Types, attrs: EinsumAttrs) -> Out:
-    """The type rule. `equation` is explicit ("ij,jk->ik"): one letter a dimension, no ellipsis; extents agree
-    exactly."""
+    """The type rule of `einsum`. `equation` is explicit ("ij,jk->ik"): one letter a dimension, no ellipsis; extents
+    agree exactly."""
     input_types = [present(t) for t in types]
     left, right = _terms(attrs.equation)
     if len(left) != len(input_types):

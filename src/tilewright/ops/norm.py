@@ -127,8 +127,8 @@ class NormAttrs(Attrs):
 
 
 def _layer_norm_infer(types: Types, attrs: NormAttrs) -> Out:
-    """The type rule: x, scale?, bias? (broadcasting to x) to x's type. It normalises over the axes from `axis` on, with
-    `epsilon`."""
+    """The type rule of `layer_norm` and `rms_norm`: x, scale?, bias? (broadcasting to x) to x's type. It normalises
+    over the axes from `axis` on, with `epsilon`."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     axis_of(attrs.axis, x.rank)
@@ -231,8 +231,8 @@ class LrnAttrs(Attrs):
 
 
 def _lrn_infer(types: Types, attrs: LrnAttrs) -> Out:
-    """The type rule: x to x's type. The result is x / (bias + alpha / size * sum of squares over `size` channels) **
-    beta."""
+    """The type rule of `lrn`: x to x's type. The result is x / (bias + alpha / size * sum of squares over `size`
+    channels) ** beta."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     rank_at_least(x, 2)
@@ -298,8 +298,8 @@ class LpNormalizeAttrs(Attrs):
 
 
 def _lp_infer(types: Types, attrs: LpNormalizeAttrs) -> Out:
-    """The type rule: x to x's type. The result is x / max((sum of |x| ** p) ** (1 / p), epsilon); 0 / 0 is NaN where
-    epsilon is 0."""
+    """The type rule of `lp_normalize`: x to x's type. The result is x / max((sum of |x| ** p) ** (1 / p), epsilon); 0 /
+    0 is NaN where epsilon is 0."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
     axes_of(attrs.axes, x.rank)

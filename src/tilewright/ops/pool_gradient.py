@@ -235,9 +235,9 @@ def _numbers(attrs: PoolAttrs) -> DType:
 
 
 def _places_infer(types: Types, attrs: MaxPoolAttrs) -> Out:
-    """The type rule: x to the result of `max_pool`, and the number of the tap of each window's first maximum, NaN being
-    the largest (or with `skips_nan` the least), -1 where all is padding: a byte for windows of up to 128 taps, else
-    i32."""
+    """The type rule of `max_pool_places`: x to the result of `max_pool`, and the number of the tap of each window's
+    first maximum, NaN being the largest (or with `skips_nan` the least), -1 where all is padding: a byte for windows of
+    up to 128 taps, else i32."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return t, TensorType(_numbers(attrs), t.shape, t.layout)
@@ -338,8 +338,8 @@ class MaxPoolSpreadAttrs(PoolAttrs):
 
 
 def _spread_infer(types: Types, attrs: MaxPoolSpreadAttrs) -> Out:
-    """The type rule. Inputs: the taps of maxima, as `max_pool_places` returns them, and the gradient of `max_pool`:
-    each window sends it to its tap."""
+    """The type rule of `max_pool_spread`. Inputs: the taps of maxima, as `max_pool_places` returns them, and the
+    gradient of `max_pool`: each window sends it to its tap."""
     places, g = present(types[0], "the places"), present(types[1], "the gradient")
     if places.dtype is not _numbers(attrs) or not same_shape(places.shape, g.shape):
         wanted = TensorType(_numbers(attrs), g.shape)
@@ -418,8 +418,8 @@ register(
 
 
 def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
-    """The type rule: x and the gradient of its `max_pool` to the gradient of x. Each window sends its gradient to its
-    first maximum, NaN being the largest."""
+    """The type rule of `max_pool_grad`: x and the gradient of its `max_pool` to the gradient of x. Each window sends
+    its gradient to its first maximum, NaN being the largest."""
     x, g = present(types[0]), present(types[1], "the gradient")
     if g.dtype is not x.dtype:
         raise ShapeError("the gradient has another type than the result", expected=infer_shape([x], attrs), got=g)
@@ -459,7 +459,8 @@ class AveragePoolGradAttrs(AveragePoolAttrs):
 
 
 def _average_infer(types: Types, attrs: AveragePoolGradAttrs) -> Out:
-    """The type rule. Input: the gradient of `avg_pool`, of which each window sends equal shares to its elements."""
+    """The type rule of `avg_pool_grad`. Input: the gradient of `avg_pool`, of which each window sends equal shares to
+    its elements."""
     g = present(types[0], "the gradient")
     return _check(TensorType(g.dtype, (*g.shape[:2], *dims(attrs.extents))), g, attrs)
 
@@ -480,7 +481,7 @@ def _average_compute(inputs: Tensors, attrs: AveragePoolGradAttrs, out: Out) -> 
 
 
 def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolGradAttrs) -> tuple[Any, ...]:
-    """The NumPy reference: each tap's view of the padded input gets the windows' shares."""
+    """The NumPy reference of `avg_pool_grad`: each tap's view of the padded input gets the windows' shares."""
     g = wide(arrays[0])
     padded = _Padded.of(attrs, [number(d) for d in attrs.extents], g.shape[2:])
     counts: Any = np.zeros(padded.reach, g.dtype)

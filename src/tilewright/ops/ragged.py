@@ -33,8 +33,8 @@ def check_starts(starts: TensorType) -> None:
 
 
 def _infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
-    """The type rule: from starts i64[sequences], ascending, to bool[rows, rows], whether two rows belong to one
-    sequence."""
+    """The type rule of `same_sequence`: from starts i64[sequences], ascending, to bool[rows, rows], whether two rows
+    belong to one sequence."""
     check_starts(present(types[0]))
     return (TensorType(boolean, dims((attrs.rows, attrs.rows))),)
 

@@ -57,7 +57,7 @@ class UniformAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: UniformAttrs) -> tuple[TensorType, ...]:
-    """The type rule. Input: the key."""
+    """The type rule of `uniform`. Input: the key."""
     key = present(types[0])
     if key != KEY:
         raise ShapeError("a key of random numbers is two words", expected=KEY, got=key)
@@ -79,7 +79,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: UniformAttrs, out: tuple[Te
 
 
 def uniform(key: Sequence[int], shape: Sequence[int], stream: int) -> Any:
-    """The NumPy reference: the numbers for a key, shape and stream."""
+    """The result of `uniform` by NumPy: the numbers for a key, a shape and a stream."""
     words = [np.uint32(k) for k in key]
     with np.errstate(over="ignore"):
         place = np.arange(np.prod(shape, dtype=np.int64)).astype(np.uint32)

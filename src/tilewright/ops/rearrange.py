@@ -108,7 +108,8 @@ def _extents(source: Layout, target: Layout, shape: Sequence[Any], attrs: Layout
 
 
 def _layout_infer(types: Types, attrs: LayoutTransformAttrs) -> Out:
-    """The type rule: x in the source layout to the target layout, which has the same dimensions."""
+    """The type rule of `layout_transform`: x in the source layout to the target layout, which has the same
+    dimensions."""
     x = present(types[0])
     source, target = Layout.parse(attrs.source), Layout.parse(attrs.target)
     if set(source.dimensions) != set(target.dimensions):
@@ -142,7 +143,7 @@ def _layout_compute(inputs: Tensors, attrs: LayoutTransformAttrs, out: Out) -> t
 
 
 def _layout_numpy(arrays: Sequence[Any], attrs: LayoutTransformAttrs) -> tuple[Any, ...]:
-    """The NumPy reference, through the layout without blocks: reshape, cut, pad, reshape."""
+    """The NumPy reference of `layout_transform`, through the layout without blocks: reshape, cut, pad, reshape."""
     x = np.asarray(arrays[0])
     source, target = Layout.parse(attrs.source), Layout.parse(attrs.target)
     letters = [letter for letter, _ in source.parts]

@@ -34,8 +34,8 @@ class RequireAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: RequireAttrs) -> tuple[TensorType, ...]:
-    """The type rule. Inputs: a tensor, which is the result; whether it is valid (bool[]); and the number that decides
-    that (i64[] or f64[])."""
+    """The type rule of `require`. Inputs: a tensor, which is the result; whether it is valid (bool[]); and the number
+    that decides that (i64[] or f64[])."""
     x, holds, got = map(present, types)
     if holds != TRUTH or got.rank or got.dtype not in (i64, f64):
         result = f"{holds}, {got}"

@@ -61,8 +61,8 @@ class ResizeAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ResizeAttrs) -> Out:
-    """The type rule: x to x resized along `axis`. Attributes `size` (of the result), `scale`, `mode`, `coordinates`,
-    `rounding` (nearest), `cubic_a`, `exclude_outside`, `antialias`, `roi` (two numbers), `extrapolation`
+    """The type rule of `resize`: x to x resized along `axis`. Attributes `size` (of the result), `scale`, `mode`,
+    `coordinates`, `rounding` (nearest), `cubic_a`, `exclude_outside`, `antialias`, `roi` (two numbers), `extrapolation`
     (tf_crop_and_resize)."""
     t = present(types[0])
     axis = axis_of(attrs.axis, t.rank)
@@ -297,8 +297,8 @@ class ResizeTapsAttrs(ResizeAttrs):
 
 
 def _taps_infer(types: Types, attrs: ResizeTapsAttrs) -> Out:
-    """The type rule: no inputs; indices [taps, size], inside of the input, and weights [taps, size]. Attributes of
-    `resize`, and `extent`, the input's size."""
+    """The type rule of `resize_taps`: no inputs; indices [taps, size], inside of the input, and weights [taps, size].
+    Attributes of `resize`, and `extent`, the input's size."""
     if attrs.coordinates in _NEEDS_EXTENT:
         static(attrs.extent, "the resized dimension")
     shape = (const(taps(attrs)), dim(attrs.size))
@@ -366,8 +366,8 @@ class ResampleAttrs(Attrs):
 
 
 def _resample_infer(types: Types, attrs: ResampleAttrs) -> Out:
-    """The type rule. Inputs: x, indices [taps, size], weights [taps, size]; the result is the weighted sums of slices
-    of x along `axis`."""
+    """The type rule of `resample`. Inputs: x, indices [taps, size], weights [taps, size]; the result is the weighted
+    sums of slices of x along `axis`."""
     x, index, weights = (present(types[k]) for k in range(3))
     axis = axis_of(attrs.axis, x.rank)
     static(index.shape[0], "the number of taps")

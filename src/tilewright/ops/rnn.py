@@ -31,8 +31,9 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class RecurrenceAttrs(Attrs):
-    """`activations`: operator and attributes of each of the cell's functions; their arguments are clipped to +-`clip`.
-    `linear_before_reset`: as of ONNX's GRU. `keeps` adds a last output with the values that the backward pass needs.
+    """Attributes of `recurrence`. `activations`: operator and attributes of each of the cell's functions; their
+    arguments are clipped to +-`clip`. `linear_before_reset`: as of ONNX's GRU. `keeps` adds a last output with the
+    values that the backward pass needs.
 
     The cell "steps" is the program `steps` on values [B, H]: the state's products (as many as the weights have columns
     of H), the parts of gates_x, h, c if there is one, the parts of `deferred_bias`. The last steps give the new h (and
@@ -91,10 +92,10 @@ def program_of(attrs: RecurrenceAttrs, products: int, shares: int, vectors: int,
 
 
 def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
-    """The type rule. Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole
-    [3*H]?, deferred_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in gates_x,
-    weights and deferred_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of each
-    function), `linear_before_reset`, `steps`, `keeps`. Outputs: see `results`."""
+    """The type rule of `recurrence`. Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?,
+    peephole [3*H]?, deferred_bias [H]? (GRU with linear_before_reset; a cell of steps has any number of parts of H in
+    gates_x, weights and deferred_bias). Attributes `cell`, `reverse`, `clip`, `activations` (operator and attributes of
+    each function), `linear_before_reset`, `steps`, `keeps`. Outputs: see `results`."""
     gates, weights, h0 = (present(types[k]) for k in range(3))
     check_kind(gates.dtype, ("float",))
     same_dtype([t for k, t in enumerate(types) if t is not None and k != 4])

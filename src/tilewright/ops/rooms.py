@@ -17,7 +17,8 @@ from tilewright.runtime.specs import ROOM
 
 
 def add_room(builder: GraphBuilder) -> Value:
-    """Add a new room to the inputs of a graph."""
+    """Add a room, an input whose size reserves memory for a number of rows that data decides, to the inputs of a
+    graph."""
     name = builder.fresh(ROOM)
     value = Value(name, TensorType(i8, (Var(name, lo=0), const(0))))
     builder.inputs.append(value)
@@ -25,14 +26,15 @@ def add_room(builder: GraphBuilder) -> Value:
 
 
 def is_room(value: Value) -> bool:
-    """Whether an input of a graph is a room."""
+    """Whether an input of a graph is a room: its size reserves memory for a number of rows that data decides."""
     if value.dtype is not i8 or value.type.rank != 2 or not is_const(value.shape[1], 0):
         return False
     return isinstance(value.shape[0], Var) and value.shape[0].name.startswith(ROOM)
 
 
 def rooms(graph: Graph) -> dict[Var, Value]:
-    """The rooms of a graph, by the symbol of their number of rows."""
+    """The rooms of a graph, inputs whose sizes reserve memory for rows whose number data decides; by the symbol for
+    that number."""
     result = {n.defines: n.inputs[0] for n in graph.nodes if n.op == "head" and n.inputs[0] in graph.inputs}
     return {s: v for s, v in result.items() if s is not None and v is not None and is_room(v)}
 

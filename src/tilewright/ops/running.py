@@ -39,8 +39,8 @@ class RunningExtremeAttrs(Attrs):
 
 
 def _extreme_infer(types: Types, attrs: RunningExtremeAttrs) -> Out:
-    """The type rule: x to the extreme of the elements up to each one, and its position, the last one among equal
-    extremes. From the first NaN on the extreme is NaN."""
+    """The type rule of `running_extreme`: x to the extreme of the elements up to each one, and its position, the last
+    one among equal extremes. From the first NaN on the extreme is NaN."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint", "bool"))
     axis_of(attrs.axis, t.rank)
@@ -100,7 +100,8 @@ class CumulativeLogsumexpAttrs(Attrs):
 
 
 def _logsumexp_infer(types: Types, attrs: CumulativeLogsumexpAttrs) -> Out:
-    """The type rule: x to the log of the sum of e^x over each element and those before it, of x's type."""
+    """The type rule of `cumulative_logsumexp`: x to the log of the sum of e^x over each element and those before it, of
+    x's type."""
     t = present(types[0])
     check_kind(t.dtype, ("float",))
     axis_of(attrs.axis, t.rank)
@@ -108,8 +109,8 @@ def _logsumexp_infer(types: Types, attrs: CumulativeLogsumexpAttrs) -> Out:
 
 
 def _logsumexp_loops(types: Types, attrs: CumulativeLogsumexpAttrs, out: Out) -> PrimFunc:
-    """The loop program, which adds elements one by one: log(e^a + e^b) = max + log1p(e^(min - max)); if both are the
-    same infinity, that is the result."""
+    """The loop program of `cumulative_logsumexp`, which adds elements one by one: log(e^a + e^b) = max + log1p(e^(min -
+    max)); if both are the same infinity, that is the result."""
     (x,), (y,) = buffers(types, out)
     assert x is not None
     axis, acc = attrs.axis % len(x.shape), accumulator(x.dtype)
@@ -156,8 +157,8 @@ class SearchSortedAttrs(Attrs):
 
 
 def _search_infer(types: Types, attrs: SearchSortedAttrs) -> Out:
-    """The type rule: rows [n] or [..., n] in ascending order and values [..., m] to the number of elements of its row
-    that are below each value, i64."""
+    """The type rule of `search_sorted`: rows [n] or [..., n] in ascending order and values [..., m] to the number of
+    elements of its row that are below each value, i64."""
     rows, values = present(types[0]), present(types[1])
     same_dtype([rows, values])
     static(rows.shape[-1] if rows.rank else 1, "the length of a sorted row")
@@ -170,7 +171,8 @@ def _search_infer(types: Types, attrs: SearchSortedAttrs) -> Out:
 
 
 def _search_loops(types: Types, attrs: SearchSortedAttrs, out: Out) -> PrimFunc:
-    """The loop program: a binary search in steps of powers of two, from the largest power below the row's length."""
+    """The loop program of `search_sorted`: a binary search in steps of powers of two, from the largest power below the
+    row's length."""
     (rows, values), (places,) = buffers(types, out)
     assert rows is not None and values is not None
     length, acc = static(rows.shape[-1], "the length of a sorted row"), accumulator(rows.dtype)

@@ -33,11 +33,11 @@ CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridSampleAttrs(Attrs):
-    """`mode` nearest, linear or cubic; `padding` zeros, border or reflection; with `align_corners`, -1 and 1 are the
-    middles of the outermost elements instead of their edges. With border, the taps around a coordinate outside are
-    clamped, not the coordinate itself, which makes a difference for cubic. `reflects_first`, for nearest: coordinates
-    are reflected and then rounded (PyTorch), not rounded and then reflected (ONNX), which differs half way between two
-    elements."""
+    """Attributes of `grid_sample`: `mode` is nearest, linear or cubic; `padding` is zeros, border or reflection; with
+    `align_corners`, -1 and 1 are the middles of the outermost elements instead of their edges. With border, the taps
+    around a coordinate outside are clamped, not the coordinate itself, which makes a difference for cubic.
+    `reflects_first`, for nearest: coordinates are reflected and then rounded (PyTorch), not rounded and then reflected
+    (ONNX), which differs half way between two elements."""
 
     mode: str
     padding: str
@@ -46,9 +46,9 @@ class GridSampleAttrs(Attrs):
 
 
 def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
-    """The type rule: x [N, C, spatial...] and grid [N, out..., rank], coordinates from -1 to 1, the last dimension's
-    first, to [N, C, out...]. `mode` nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`;
-    `reflects_first`."""
+    """The type rule of `grid_sample`: x [N, C, spatial...] and grid [N, out..., rank], coordinates from -1 to 1, the
+    last dimension's first, to [N, C, out...]. `mode` nearest, linear or cubic; `padding` zeros, border or reflection;
+    `align_corners`; `reflects_first`."""
     x, grid = present(types[0]), present(types[1])
     check_kind(x.dtype, ("float", "int", "uint") if attrs.mode == "nearest" else ("float",))
     check_kind(grid.dtype, ("float",))
@@ -256,9 +256,9 @@ class RoiAlignAttrs(Attrs):
 
 
 def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
-    """The type rule: x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R], samples along both sides of a
-    cell of each region [R, 2]? (x, y) to [R, C, height, width]. Attributes `height`, `width`, `samples` (along each
-    side of a cell), `scale`, `half_pixel`, `mode` avg or max."""
+    """The type rule of `roi_align`: x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R], samples along
+    both sides of a cell of each region [R, 2]? (x, y) to [R, C, height, width]. Attributes `height`, `width`, `samples`
+    (along each side of a cell), `scale`, `half_pixel`, `mode` avg or max."""
     x, rois, batch = (present(types[k]) for k in range(3))
     check_kind(x.dtype, ("float",))
     if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 4 or batch.rank != 1 or rois.dtype is not x.dtype:
@@ -412,8 +412,9 @@ class RoiMaxAttrs(Attrs):
 
 
 def _roi_max_infer(types: Types, attrs: RoiMaxAttrs) -> Out:
-    """The type rule: x [N, C, H, W] and regions [R, 5] (batch entry, x1, y1, x2, y2) to [R, C, height, width], the
-    maxima of whole pixels (Girshick 2015); 0 where a cell has none. Attributes `height`, `width`, `scale`."""
+    """The type rule of `roi_max_pool`: x [N, C, H, W] and regions [R, 5] (batch entry, x1, y1, x2, y2) to [R, C,
+    height, width], the maxima of whole pixels (Girshick 2015); 0 where a cell has none. Attributes `height`, `width`,
+    `scale`."""
     x, rois = present(types[0]), present(types[1])
     check_kind(x.dtype, ("float",))
     if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 5 or rois.dtype is not x.dtype:

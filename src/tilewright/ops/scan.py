@@ -40,7 +40,8 @@ class CumulativeAttrs(Attrs):
 
 
 def _cumulative_infer(types: Types, attrs: CumulativeAttrs) -> Out:
-    """The type rule. `axis`, `exclusive` (without the element itself), `reverse` (from the end)."""
+    """The type rule of `cumsum` and `cumprod`: x to x's shape. Attributes `axis`, `exclusive` (without the element
+    itself), `reverse` (from the end), `dtype` (None: x's)."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint"))
     axis_of(attrs.axis, t.rank)

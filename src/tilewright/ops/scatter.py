@@ -82,8 +82,8 @@ class ScatterElementsAttrs(ScatterAttrs):
 
 
 def _elements_infer(types: Types, attrs: ScatterElementsAttrs) -> Out:
-    """The type rule. Inputs data, indices, updates: each update goes to its own position, except that its position on
-    `axis` is its index. `reduction` combines them."""
+    """The type rule of `scatter_elements`. Inputs data, indices, updates: each update goes to its own position, except
+    that its position on `axis` is its index. `reduction` combines them."""
     data, indices, updates = _check(types, attrs)
     axis = axis_of(attrs.axis, data.rank)
     if indices.rank != data.rank or not same_shape(indices.shape, updates.shape):
@@ -136,8 +136,8 @@ register(
 
 
 def _nd_infer(types: Types, attrs: ScatterAttrs) -> Out:
-    """The type rule. The last dimension of the indices is a position in the first dimensions of the data; an update
-    covers the remaining dimensions."""
+    """The type rule of `scatter_nd`. The last dimension of the indices is a position in the first dimensions of the
+    data; an update covers the remaining dimensions."""
     data, indices, updates = _check(types, attrs)
     depth = as_int(indices.shape[-1]) if indices.rank else None
     if depth is None or not 1 <= depth <= data.rank:

@@ -306,7 +306,7 @@ class SliceAttrs(Attrs):
 
 
 def _slice_infer(types: Types, attrs: SliceAttrs) -> Out:
-    """The type rule. For each dimension: `begin`, `size` (of the result), `step` (not 0)."""
+    """The type rule of `slice`. For each dimension: `begin`, `size` (of the result), `step` (not 0)."""
     t = present(types[0])
     for name in ("begin", "size", "step"):
         if (got := len(getattr(attrs, name))) != t.rank:
@@ -368,8 +368,8 @@ class PadAttrs(Attrs):
 
 
 def _pad_infer(types: Types, attrs: PadAttrs) -> Out:
-    """The type rule: x, and perhaps a scalar, to x with elements added before and after each dimension. `before`,
-    `after` (not negative), `mode`; the constant is the scalar or the attribute `value`."""
+    """The type rule of `pad`: x, and perhaps a scalar, to x with elements added before and after each dimension.
+    `before`, `after` (not negative), `mode`; the constant is the scalar or the attribute `value`."""
     t = present(types[0])
     if len(attrs.before) != t.rank or len(attrs.after) != t.rank:
         raise ShapeError("pads need one entry for each dimension", expected=t.rank, got=len(attrs.before))

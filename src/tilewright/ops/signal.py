@@ -38,8 +38,8 @@ class DftAttrs(Attrs):
 
 
 def _dft_infer(types: Types, attrs: DftAttrs) -> Out:
-    """The type rule: x [..., 1 or 2] (real, or real and imaginary) to its Fourier transform [..., 2] along `axis`;
-    attributes `inverse`, `onesided`."""
+    """The type rule of `dft`: x [..., 1 or 2] (real, or real and imaginary) to its Fourier transform [..., 2] along
+    `axis`; attributes `inverse`, `onesided`."""
     t = present(types[0])
     check_kind(t.dtype, ("float",))
     axis = axis_of(attrs.axis, t.rank - 1)
@@ -125,8 +125,8 @@ def _windows(attrs: Col2ImAttrs) -> list[int]:
 
 
 def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> Out:
-    """The type rule: x [N, C * product(block), windows] to [N, C, image...], in which overlapping blocks are added up.
-    Attributes `image`, `block`, `strides`, `dilations`, `pads`."""
+    """The type rule of `col2im`: x [N, C * product(block), windows] to [N, C, image...], in which overlapping blocks
+    are added up. Attributes `image`, `block`, `strides`, `dilations`, `pads`."""
     t = present(types[0])
     size = math.prod(attrs.block)
     channels = as_int(t.shape[1]) if t.rank == 3 else None
@@ -191,8 +191,8 @@ class InsertAttrs(Attrs):
 
 
 def _insert_infer(types: Types, attrs: InsertAttrs) -> Out:
-    """The type rule. Inputs cache, update, starts [batch]?: the cache with the update written along `axis` from each
-    batch entry's start on; with `circular` it wraps around."""
+    """The type rule of `insert`. Inputs cache, update, starts [batch]?: the cache with the update written along `axis`
+    from each batch entry's start on; with `circular` it wraps around."""
     cache, update = present(types[0]), present(types[1])
     same_dtype([cache, update])
     axis_of(attrs.axis, cache.rank)

@@ -92,7 +92,8 @@ SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _inf
 
 @dataclass(frozen=True, slots=True)
 class WindowAttrs(Attrs):
-    """Attributes of a product with windows: the number of rows of a window, a power of two."""
+    """Attributes of a product of one row with sparse weights whose elements are arranged in windows of `window` rows, a
+    power of two (see the module)."""
 
     window: int
 
@@ -115,7 +116,8 @@ def _infer_windows(types: Types, attrs: WindowAttrs) -> tuple[TensorType, ...]:
 def _compute_windows(
     inputs: Sequence[Tensor | None], attrs: WindowAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """The tensor expression; indices are clamped so that whole windows can be read whatever the numbers are."""
+    """The tensor expression of `sparse_window_matmul`; indices are clamped so that whole windows can be read whatever
+    the numbers are."""
     x, values, index, place = inputs
     assert x is not None and values is not None and index is not None and place is not None
     width = as_int(values.shape[2]) or 1

@@ -85,8 +85,9 @@ def check_steps(steps: Steps, count: int) -> None:
 
 
 def multiplying(steps: Steps, products: int, shares: int, arguments: int, states: int) -> Program:
-    """The program of the steps that a user's cell consists of. In these, the first values are the `products` products
-    of the state h, one for each gate in order; then come the arguments."""
+    """The program of a user's cell, from `steps`, its pointwise steps. In `steps`, values are numbered so that the
+    `products` products of the state h come first, one for each gate, and then the arguments; the program numbers
+    arguments first, and computes the products by steps of its own."""
 
     def number(v: int) -> int:
         return v + arguments if v < products else v - products if v < products + arguments else v

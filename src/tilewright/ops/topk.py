@@ -48,8 +48,8 @@ class TopkAttrs(Attrs):
 
 
 def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
-    """The type rule: values and indices of the first `k` elements along `axis` in order (`largest` or smallest first);
-    NaN counts as the largest, equal ones are ordered by index."""
+    """The type rule of `topk`: values and indices of the first `k` elements along `axis` in order (`largest` or
+    smallest first); NaN counts as the largest, equal ones are ordered by index."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint", "bool"))
     axis = axis_of(attrs.axis, t.rank)
@@ -63,7 +63,7 @@ def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
 
 
 def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
-    """The loop program: by insertion, by a bound and ranks, or by digits."""
+    """The loop program of `topk`: by insertion, by a bound and ranks, or by digits."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
     axis = attrs.axis % len(x.shape)
@@ -82,8 +82,9 @@ def way_of(extent: int | None, count: int | None) -> Callable[..., PrimFunc]:
 
 
 def _topk_compute(inputs: Sequence[Tensor | None], attrs: TopkAttrs, out: Out) -> tuple[Tensor, ...]:
-    """The tensor expression, by ranks: an element's rank is how many come before it, and position `p` gets the element
-    of rank `p`. This compares all pairs, but consists of stages that users can schedule; models use `loops`."""
+    """The tensor expression of `topk`, by ranks: an element's rank is how many come before it, and position `p` gets
+    the element of rank `p`. This compares all pairs, but consists of stages that users can schedule; models use
+    `loops`."""
     x = need(inputs[0])
     axis, acc = attrs.axis % x.ndim, accumulator(x.dtype)
     other, source = te.reduce_axis(x.shape[axis], "other"), te.reduce_axis(x.shape[axis], "source")

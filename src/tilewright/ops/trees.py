@@ -92,7 +92,7 @@ _TYPES = {"values": (f32, f64), "mask_leaves": (u32, u64)}
 
 
 def _infer(types: Types, attrs: ForestAttrs) -> Out:
-    """The type rule: inputs as in `NAMES` to scores [rows, groups * width], of the values' type."""
+    """The type rule of `forest`: inputs as in `NAMES` to scores [rows, groups * width], of the values' type."""
     if attrs.combine not in get_args(Combine):
         raise ShapeError("no such way to combine trees", expected=", ".join(get_args(Combine)), got=attrs.combine)
     named = dict(zip(NAMES, types, strict=False))
@@ -126,7 +126,8 @@ class _Forest:
         self.nest = Nest("forest", [b for b in (*arguments, y) if b is not None])
 
     def build(self) -> PrimFunc:
-        """The loop program: blocks of rows by masks or by walks, and single rows if a block has few."""
+        """Build the loop program: each block of rows is evaluated with masks of leaves or by walks from the roots, but
+        row by row if the block has few rows."""
         nest, masks = self.nest, self.masks
         size = LANES if masks is not None else max(SIDE_BY_SIDE, TOGETHER // max(self.width, 1) // 8 * 8)
         is_short = SIDE_BY_SIDE // 2 if masks is None else self.row_limit(masks)
@@ -296,7 +297,7 @@ def _loops(types: Types, attrs: ForestAttrs, out: Out) -> PrimFunc:
 
 
 def _numpy(arrays: Sequence[Any], attrs: ForestAttrs) -> tuple[Any, ...]:
-    """The NumPy reference: the walk through every tree."""
+    """The NumPy reference of `forest`: the walk through every tree."""
     x, feature, threshold, child, leaf, root, depth, values, starts = (np.asarray(a) for a in arrays[:9])
     combine: Any = {"sum": np.add, "min": np.minimum, "max": np.maximum}[attrs.combine]
     rows, groups = x.shape[0], len(starts) - 1

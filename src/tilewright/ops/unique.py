@@ -51,8 +51,8 @@ def _results(extent: Expr) -> Out:
 
 
 def _sorted_infer(types: Types, attrs: SortedAttrs) -> Out:
-    """The type rule. Inputs: elements [n], of which each is compared with the next one, and their original positions
-    [n], ascending among equal elements. Equal elements form one group if the elements are sorted."""
+    """The type rule of `unique_sorted`. Inputs: elements [n], of which each is compared with the next one, and their
+    original positions [n], ascending among equal elements. Equal elements form one group if the elements are sorted."""
     values, order = present(types[0]), present(types[1])
     if values.rank != 1 or order != TensorType(i64, values.shape):
         raise ShapeError("sorted elements need a list and their places", got=f"{values}, {order}")
@@ -60,7 +60,7 @@ def _sorted_infer(types: Types, attrs: SortedAttrs) -> Out:
 
 
 def _rows_infer(types: Types, attrs: UniqueAttrs) -> Out:
-    """The type rule. Input: rows [n, m], which are compared lexicographically."""
+    """The type rule of `unique_rows`. Input: rows [n, m], which are compared lexicographically."""
     x = present(types[0])
     if x.rank != 2:
         raise ShapeError("rows have two dimensions", got=x)
@@ -82,7 +82,8 @@ def _below(a: Expr, b: Expr) -> Expr:
 
 
 def _sorted_loops(types: Types, attrs: SortedAttrs, out: Out) -> PrimFunc:
-    """The loop program: one pass, in which a group begins at each element that differs from the one before it."""
+    """The loop program of `unique_sorted`: one pass, in which a group begins at each element that differs from the one
+    before it."""
     (values, order), (first, inverse, counts, count) = buffers(types, out)
     assert values is not None and order is not None
     (number,) = values.shape
@@ -114,8 +115,8 @@ def _zeros(nest: Nest, number: Expr, rows: Sequence[Any]) -> None:
 
 
 def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
-    """The loop program, in which each row is compared with all others. `inverse` first holds the first row that is
-    equal to each row, and then the row's group, which is the number of groups before it."""
+    """The loop program of `unique_rows`, in which each row is compared with all others. `inverse` first holds the first
+    row that is equal to each row, and then the row's group, which is the number of groups before it."""
     (x,), (first, inverse, counts, count) = buffers(types, out)
     assert x is not None
     number, width = x.shape
@@ -181,7 +182,7 @@ def _key(v: Any) -> tuple[bool, Any]:
 
 
 def _sorted_reference(arrays: Sequence[Any], attrs: SortedAttrs) -> tuple[Any, ...]:
-    """The NumPy reference, by neighbours that are equal: elements need not be sorted for that."""
+    """The NumPy reference of `unique_sorted`, by neighbours that are equal: elements need not be sorted for that."""
     values, order = arrays
     first, inverse, counts = (np.zeros(len(order), np.int64) for _ in range(3))
     count = 0

@@ -37,7 +37,7 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.graph.memory import Place
 
 MAX_CALLS = 48
-"""The largest number of calls in a fork."""
+"""The largest number of calls in a fork, calls that are divided among threads, each of which makes its own alone."""
 MIN_GAIN = 0.97
 """A fork may be estimated to take at most this share of the time of its calls shared by all threads."""
 MIN_BARRIERS = 3.0

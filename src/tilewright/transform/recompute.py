@@ -39,7 +39,8 @@ SEGMENTS = 12
 BOUNDS = 6
 """The number of bounds of cycles per byte that are tried."""
 RETURNS = 120
-"""The largest number of dropped values for which it is tried whether they can be kept after all."""
+"""The largest number of dropped values for each of which it is tried whether the plan is as good if the value is
+kept."""
 SPARE = 0.01
 """The share of a program's estimated cycles that "auto" may add."""
 MUCH = 1 << 24
@@ -47,7 +48,8 @@ MUCH = 1 << 24
 PLACED = 6
 """The largest number of plans whose values are placed to find one within a budget."""
 MIDDLES = 8
-"""The number of calls, spaced evenly, that are tried as the middle besides the one with the most live bytes."""
+"""The number of calls, spaced evenly, that are tried as the middle of a program, after which dropped values are
+computed again, besides the call with the most live bytes."""
 
 
 Placed = tuple[tuple[Call, ...], dict[Value, Place]]
@@ -216,7 +218,8 @@ class _Program:
         return created
 
     def divide(self) -> None:
-        """Divide large values that several calls write into parts."""
+        """Divide the memory of each large value that several calls write into the parts that single calls use, each
+        with lifetimes of its own."""
         large = {
             r for r, candidate in self.parts.items() if len(candidate) > 1 and self.sizes.get(r, 0) >= MIN_HOST_BYTES
         }

@@ -25,8 +25,9 @@ it."""
 
 
 def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of an attention with products in matrix registers added: of bf16 or f16 if the user set that
-    precision, else of bf16 pieces. The direct algorithm gets an estimate too."""
+    """The `options` of an attention node with products in matrix registers added: of factors rounded to bf16 or f16 if
+    the user set that precision, else of bf16 pieces of f32. The option without matrix registers gets an estimate
+    too."""
     kind = f16 if enclosing.options.precision == "fp16" else bf16
     sizes, dot = sizes_of(node), find_tile_dot(kind, kind, enclosing.target)
     known = sizes is not None and as_int(sizes.rows)

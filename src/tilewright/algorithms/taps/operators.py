@@ -30,7 +30,7 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class SumTapsAttrs(Attrs):
-    """The attributes: extents of the window; strides, dilations and pads as for `conv`."""
+    """Attributes of `lowered.sum_taps`: extents of the window; strides, dilations and pads as of `conv`."""
 
     window: Ints
     strides: Ints
@@ -39,8 +39,8 @@ class SumTapsAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: SumTapsAttrs) -> tuple[TensorType, ...]:
-    """The type rule: NCHW y [N, K * product(window), H, W] to NCHW [N, K, H', W'], as the result of `conv` with that
-    window."""
+    """The type rule of `lowered.sum_taps`: NCHW y [N, K * product(window), H, W] to NCHW [N, K, H', W'], as the result
+    of `conv` with that window."""
     y = present(types[0])
     filters = dim(y.shape[1] // prod(attrs.window))
     return (TensorType(y.dtype, (y.shape[0], filters, *dims(window_sizes(y.shape[2:], attrs.window, attrs)))),)

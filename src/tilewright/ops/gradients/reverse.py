@@ -57,8 +57,8 @@ MIN_RATIO = 8
 
 
 def _read_quotients(builder: GraphBuilder, nodes: Sequence[Node], first: int) -> None:
-    """Recompute dividends in the backward pass, the builder's nodes from `first` on, instead of reading stored ones: a
-    dividend of a division by a square root is quotient times root, if the quotient is read too."""
+    """Let the backward pass, the builder's nodes from `first` on, recompute dividends instead of reading stored ones:
+    in `q = x / r`, where r is a square root with far fewer elements and q is read too, x is replaced by `q * r`."""
     after = builder.nodes[first:]
     producers = {v: n for n in nodes for v in n.outputs}
     read = {v for n in after for v in n.inputs}

@@ -31,7 +31,7 @@ class AppendAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: AppendAttrs) -> tuple[TensorType, ...]:
-    """The type rule: the valid rows followed by the new ones."""
+    """The type rule of `lowered.append`: the valid rows followed by the new ones."""
     retained, new = present(types[0]), present(types[1])
     same_dtype([retained, new])
     if not retained.shape or retained.rank != new.rank or not same_shape(retained.shape[1:], new.shape[1:]):

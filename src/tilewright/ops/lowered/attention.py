@@ -95,7 +95,8 @@ def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
 
 
 def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
-    """The type rule: inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?, starts?; output y.
+    """The type rule of `lowered.attention`: inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?, starts?;
+    output y.
 
     `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
     sequence, depth], "t" for [sequence, batch, heads, depth]. `heads` query heads share `groups` heads of keys and

@@ -50,7 +50,8 @@ class PackConvDotAttrs(Attrs):
 
 
 def _pack_infer(types: Types, attrs: PackConvDotAttrs) -> Out:
-    """The type rule: `w[K, C, kh, kw]` to panels. Raises ShapeError if groups do not divide a block."""
+    """The type rule of `lowered.pack_conv_dot`: `w[K, C, kh, kw]` to panels. Raises ShapeError if groups do not divide
+    a block."""
     w, block, width, group = present(types[0]), attrs.block, attrs.width, attrs.group
     if block % group:
         raise ShapeError("a block of channels is no multiple of the group", expected=group, got=block)
@@ -92,8 +93,8 @@ class ConvDotAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvDotAttrs) -> Out:
-    """The type rule: blocked `x`, packed `w`, and a zero point `[]` of x's type or None, to blocks as wide as the
-    panels, of i32 or f32."""
+    """The type rule of `lowered.conv_dot`: blocked `x`, packed `w`, and a zero point `[]` of x's type or None, to
+    blocks as wide as the panels, of i32 or f32."""
     x, w = present(types[0]), present(types[1])
     if (
         x.rank != 5
@@ -129,8 +130,8 @@ def _conv_compute(inputs: Tensors, attrs: ConvDotAttrs, out: Out) -> tuple[Tenso
 
 
 def conv_of_panels(x: Any, w: Any, zero: Sequence[Any], attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
-    """The NumPy reference: `conv` of blocked x by packed weights, in i32 or f32; x is padded with the zero point, if
-    there is one. The result is blocked."""
+    """The result, by NumPy, of a convolution with filters packed in panels: `conv` of blocked x, in i32 or f32, where x
+    is padded with the zero point, if there is one. The result is blocked."""
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     full = w.astype(acc).transpose(0, 5, 1, 4, 6, 2, 3).reshape(w.shape[0] * w.shape[5], -1, *w.shape[2:4])
     depth = min(full.shape[1], x.shape[1] * x.shape[4] // attrs.groups)

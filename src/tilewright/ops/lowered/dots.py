@@ -52,8 +52,8 @@ class PackDotAttrs(Attrs):
 
 
 def _pack_infer(types: Types, attrs: PackDotAttrs) -> Out:
-    """The type rule: `w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number rounded up to a multiple of
-    `panels`; columns past N are zero."""
+    """The type rule of `lowered.pack_dot`: `w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number
+    rounded up to a multiple of `panels`; columns past N are zero."""
     w, width, group = present(types[0]), attrs.width, attrs.group
     *batch, k, n = w.shape
     if attrs.transpose:
@@ -86,7 +86,8 @@ register_map("lowered.pack_dot", PackDotAttrs, _pack_infer, _pack_compute)
 
 
 def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> Out:
-    """The type rule: `x[..., M, K]` and panels `w[..., P, K/group, width, group]` to `[..., M, columns]` of f32 or i32.
+    """The type rule of `lowered.matmul_dot`: `x[..., M, K]` and panels `w[..., P, K/group, width, group]` to `[..., M,
+    columns]` of f32 or i32.
 
     A batch dimension of w is that of x, or 1, or absent.
     """

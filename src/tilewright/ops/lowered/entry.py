@@ -24,7 +24,7 @@ ENTRIES = 256
 
 
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    """The type rule: x of u8 or i8 and table [256] to x's shape and the table's element type."""
+    """The type rule of `lowered.entry`: x of u8 or i8 and table [256] to x's shape and the table's element type."""
     x, table = map(present, types)
     if x.dtype not in (u8, i8):
         raise DTypeError("a table is of numbers of 8 bits", expected="u8, i8", got=x.dtype)

@@ -55,8 +55,8 @@ class ExternalCallAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ExternalCallAttrs) -> tuple[TensorType, ...]:
-    """The type rule: results of the types that the attributes state; whether the part succeeded; and the number of its
-    error."""
+    """The type rule of `lowered.external_call`, which calls a part of a model that another compiler built: results of
+    the types that the attributes state; whether the call succeeded; and the number of its error."""
     for t in types:
         present(t)
     shapes = (tuple(map(as_expr, shape)) for shape in attrs.shapes)

@@ -30,8 +30,8 @@ SIDE = 2
 
 
 def _infer(types: Types, attrs: ColumnsAttrs) -> Out:
-    """The type rule: `x[..., M, K]` and panels `w[..., P, D/group, 2, group]`, D at least K, to `[..., M, columns]` of
-    f32 or i32. A batch dimension of w is that of x, or 1, or absent."""
+    """The type rule of `lowered.matmul_mmla`: `x[..., M, K]` and panels `w[..., P, D/group, 2, group]`, D at least K,
+    to `[..., M, columns]` of f32 or i32. A batch dimension of w is that of x, or 1, or absent."""
     x, w = present(types[0]), present(types[1])
     fits = 4 <= w.rank <= x.rank + 2 and as_int(w.shape[-2]) == SIDE and x.dtype.is_float is w.dtype.is_float
     if not fits or static(x.shape[-1], "the depth") > static(w.shape[-3] * w.shape[-1], "the depth"):

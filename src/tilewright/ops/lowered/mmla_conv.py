@@ -44,8 +44,8 @@ class ConvMmlaAttrs(ConvDotAttrs):
 
 
 def _infer(types: Types, attrs: ConvMmlaAttrs) -> Out:
-    """The type rule: blocked `x`, packed `w` and a zero point `[]` of x's type, or none, to blocks of i32 or f32. If
-    there are several groups, the filters of each are whole panels."""
+    """The type rule of `lowered.conv_mmla`: blocked `x`, packed `w` and a zero point `[]` of x's type, or none, to
+    blocks of i32 or f32. If there are several groups, the filters of each are whole panels."""
     x, w = present(types[0]), present(types[1])
     if w.rank != 7 or x.rank != 5 or (as_int(w.shape[4]), as_int(w.shape[5])) != (1, SIDE):
         raise ShapeError("the packed weights do not fit the blocks of channels", expected=w, got=x)

@@ -114,7 +114,8 @@ class PackMatmulAttrs(Attrs):
 
 
 def _pack_matmul_infer(types: Types, attrs: PackMatmulAttrs) -> tuple[TensorType, ...]:
-    """The type rule: `w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
+    """The type rule of `lowered.pack_matmul`: `w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K,
+    width]`."""
     w, width = present(types[0]), attrs.width
     *batch, k, n = w.shape
     if attrs.transpose:
@@ -155,7 +156,7 @@ class ColumnsAttrs(Attrs):
 
 
 def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
-    """The type rule: `x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
+    """The type rule of `lowered.matmul_packed`: `x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
 
     A batch dimension of w is that of x, or 1, or absent. Weights may be narrower than x: they are converted on the way
     into registers. Integers narrower than 32 bits give i32.
@@ -293,8 +294,8 @@ class ConvBlockedAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]:
-    """The type rule: `x` blocked (rank 5) or NCHW (rank 4) and packed weights to a blocked output of `channels`
-    channels."""
+    """The type rule of `lowered.conv_blocked`: `x` blocked (rank 5) or NCHW (rank 4) and packed weights to a blocked
+    output of `channels` channels."""
     x, w = present(types[0]), present(types[1])
     out = convolved(x.shape[2:4], w.shape[2:4], attrs.strides, attrs.dilations, attrs.pads)
     b = attrs.out_block
@@ -398,7 +399,8 @@ def _conv_reference(arrays: Arrays, attrs: ConvBlockedAttrs) -> tuple[Any, ...]:
 
 
 def blocked_conv(x: Any, w: Any, attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
-    """The NumPy reference: the result of `conv`, cut or zero-padded to `channels` channels, and blocked."""
+    """The result, by NumPy, of a convolution over blocks of channels: that of `conv`, cut or zero-padded to `channels`
+    channels, and blocked."""
     (y,) = get("conv").reference([x, w], attrs)
     return blocked(y.astype(x.dtype), channels, block)
 

@@ -88,8 +88,8 @@ class DepthwiseAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: DepthwiseAttrs) -> tuple[TensorType, ...]:
-    """The type rule: x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out`
-    channels."""
+    """The type rule of `lowered.conv_depthwise`: x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of
+    `groups * per_out` channels."""
     x, w = present(types[0]), present(types[1])
     out = dims(window_sizes(x.shape[2:4], w.shape[2:4], attrs))
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *out, w.shape[4]), layout_name(as_int(w.shape[4]) or 0)),)
@@ -154,7 +154,7 @@ class PackPointwiseAttrs(Attrs):
 
 
 def _pack_pointwise_infer(types: Types, attrs: PackPointwiseAttrs) -> tuple[TensorType, ...]:
-    """The type rule: `w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
+    """The type rule of `lowered.pack_pointwise`: `w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
     w, groups, width = present(types[0]), attrs.groups, attrs.width
     each = (as_int(w.shape[0]) or 0) // groups
     return (TensorType(w.dtype, (const(groups), const(-(-each // width)), w.shape[1], const(width))),)
@@ -185,7 +185,7 @@ class PointwiseGroupsAttrs(Attrs):
 
 
 def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorType, ...]:
-    """The type rule: x [N, C, H, W] and packed weights to [N, channels, H, W]."""
+    """The type rule of `lowered.conv_pointwise_groups`: x [N, C, H, W] and packed weights to [N, channels, H, W]."""
     x = present(types[0])
     return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *x.shape[2:])),)
 

@@ -85,8 +85,8 @@ class ConvTransposedAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ConvTransposedAttrs) -> tuple[TensorType, ...]:
-    """The type rule: x blocked or NCHW and packed weights to a blocked output of `channels` channels and `size` spatial
-    extents."""
+    """The type rule of `lowered.conv_transposed`: x blocked or NCHW and packed weights to a blocked output of
+    `channels` channels and `size` spatial extents."""
     x, b = present(types[0]), attrs.out_block
     shape = (x.shape[0], const(-(-attrs.channels // b)), *map(as_expr, attrs.size), const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)

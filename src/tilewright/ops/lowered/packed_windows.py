@@ -39,8 +39,8 @@ class ConvWindowsAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: ConvWindowsAttrs) -> tuple[TensorType, ...]:
-    """The type rule: x blocked or NCHW (with one group) and packed weights to a blocked output of `channels`
-    channels."""
+    """The type rule of `lowered.conv_windows`: x blocked or NCHW (with one group) and packed weights to a blocked
+    output of `channels` channels."""
     x, w, b = present(types[0]), present(types[1]), attrs.out_block
     rank = len(attrs.strides)
     out = dims(window_sizes(x.shape[2 : 2 + rank], w.shape[2 : 2 + rank], attrs))

@@ -44,9 +44,9 @@ def windows(shape: Sequence[Expr], attrs: PatchesAttrs) -> tuple[Expr, ...]:
 
 
 def _infer(types: Types, attrs: PatchesAttrs) -> Out:
-    """The type rule: `x[N, C, ...]` to `[N, windows, depth]`: each row has the elements of a window by (channel,
-    kernel), then zeros up to `depth`. Attributes `kernel`, `strides`, `dilations`, `pads` (all befores, then all
-    afters), `depth`."""
+    """The type rule of `lowered.patches`: `x[N, C, ...]` to `[N, windows, depth]`: each row has the elements of a
+    window by (channel, kernel), then zeros up to `depth`. Attributes `kernel`, `strides`, `dilations`, `pads` (all
+    befores, then all afters), `depth`."""
     x = present(types[0])
     if x.rank < 3 or x.rank - 2 != len(attrs.kernel):
         raise ShapeError("patches need one kernel extent for each spatial dimension", expected=attrs.kernel, got=x)

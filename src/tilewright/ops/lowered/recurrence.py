@@ -69,8 +69,8 @@ class PackedRecurrenceAttrs(RecurrenceAttrs):
 
 
 def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
-    """The type rule: inputs and outputs as of `recurrence`, but with packed weights. Weights of i8 are codes, whose
-    products are multiplied by an eighth input, f32[gates * H]."""
+    """The type rule of `lowered.recurrence`: inputs and outputs as of `recurrence`, but with packed weights. Weights of
+    i8 are codes, whose products are multiplied by an eighth input, f32[gates * H]."""
     return results(types, present(types[2]).shape[1], attrs)
 
 

@@ -25,7 +25,8 @@ from tilewright.te.tensors import const_matrix
 
 
 def _infer(types: Types, attrs: ResizeTapsAttrs) -> tuple[TensorType, ...]:
-    """The type rule: x resampled along its last axis, as `resample` does with the tables of `resize_taps`."""
+    """The type rule of `lowered.resampled`: x resampled along its last axis, as `resample` does with the tables of
+    `resize_taps`."""
     x = present(types[0])
     if axis_of(attrs.axis, x.rank) != x.rank - 1:
         raise ShapeError("known samples are of the last axis", expected=x.rank - 1, got=attrs.axis)

@@ -42,8 +42,8 @@ class SampleTapsAttrs(GridSampleAttrs):
 
 
 def _taps_infer(types: Types, attrs: SampleTapsAttrs) -> Out:
-    """The type rule: grid [N, out..., rank], as `grid_sample` reads it, to indices and weights [rank, taps, N, out...].
-    The index is -1 for a tap outside of the input, which counts as zero."""
+    """The type rule of `lowered.sample_taps`: grid [N, out..., rank], as `grid_sample` reads it, to indices and weights
+    [rank, taps, N, out...]. The index is -1 for a tap outside of the input, which counts as zero."""
     grid = present(types[0])
     rank = static(grid.shape[-1], "the number of coordinates")
     if rank != len(attrs.extents):
@@ -87,8 +87,8 @@ class SampledAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: SampledAttrs) -> Out:
-    """The type rule: x [N, C, spatial...] or [N, spatial..., C], and the indices and weights of `lowered.sample_taps`,
-    to [N, C, out...] or [N, out..., C]."""
+    """The type rule of `lowered.sampled`: x [N, C, spatial...] or [N, spatial..., C], and the indices and weights of
+    `lowered.sample_taps`, to [N, C, out...] or [N, out..., C]."""
     x, index, weight = (present(types[k]) for k in range(3))
     rank, axis = static(index.shape[0], "the number of coordinates"), axis_of(attrs.axis, x.rank)
     static(index.shape[1], "the number of taps")

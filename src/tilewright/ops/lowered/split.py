@@ -78,7 +78,7 @@ class PiecesAttrs(Attrs):
 
 
 def _pieces_infer(types: Types, attrs: PiecesAttrs) -> Out:
-    """The type rule: `x[..., K]` of f32 to bf16, with an added dimension of pieces."""
+    """The type rule of `lowered.pieces`: `x[..., K]` of f32 to bf16, with an added dimension of pieces."""
     x = present(types[0])
     if x.dtype is not f32 or not x.shape or attrs.count not in (2, 3):
         raise ShapeError("two or three pieces are of f32", expected="f32[..., K]", got=f"{attrs.count} of {x}")
@@ -131,9 +131,9 @@ class MatmulPiecesAttrs(Attrs):
 
 
 def _product_infer(types: Types, attrs: MatmulPiecesAttrs) -> Out:
-    """The type rule: pieces `p[..., M, pieces, K]` and panels of them, `[pieces, ..., P, D/group, width, group]` with D
-    at least K, to `[..., M, columns]` of f32. Dimensions of panels between pieces and P are all those of p before M, or
-    none."""
+    """The type rule of `lowered.matmul_pieces`: pieces `p[..., M, pieces, K]` and panels of them, `[pieces, ..., P,
+    D/group, width, group]` with D at least K, to `[..., M, columns]` of f32. Dimensions of panels between pieces and P
+    are all those of p before M, or none."""
     p, w = present(types[0]), present(types[1])
     fits = attrs.terms in TERMS and w.rank >= 5 and p.rank >= 3 and p.dtype is w.dtype is bf16
     fits = fits and w.shape[1:-4] in ((), p.shape[:-3])
@@ -195,7 +195,8 @@ largest number is almost 2^128."""
 
 
 def _large_infer(types: Types, attrs: Attrs) -> Out:
-    """The type rule: largest magnitudes of rows, f32, and a bound `[]`, to the flag 0 or 1, i64[]."""
+    """The type rule of `lowered.too_large`: largest magnitudes of rows, f32, and a bound `[]`, to the flag 0 or 1,
+    i64[]."""
     if any(t is None or t.dtype is not f32 for t in types) or len(types) != 2 or present(types[1]).rank:
         raise ShapeError("magnitudes and a bound are of f32", expected="f32[...], f32[]", got=str(types))
     return (TensorType(i64, ()),)
@@ -241,8 +242,8 @@ class MatmulSplitAttrs(MatmulPiecesAttrs):
 
 
 def _split_infer(types: Types, attrs: MatmulSplitAttrs) -> Out:
-    """The type rule: x[..., M, K], its pieces, panels `[P, K, width]` or the second factor itself, panels of pieces,
-    and the flag `[n]`, to `[..., M, columns]`."""
+    """The type rule of `lowered.matmul_x3` and `lowered.matmul_x6`: x[..., M, K], its pieces, panels `[P, K, width]` or
+    the second factor itself, panels of pieces, and the flag `[n]`, to `[..., M, columns]`."""
     x, pieces, away = present(types[0]), present(types[1]), present(types[4])
     if away.rank != 1 or x.dtype is not f32 or (*x.shape[:-1], x.shape[-1]) != (*pieces.shape[:-2], pieces.shape[-1]):
         raise ShapeError("the pieces are not of these rows", expected=x, got=f"{pieces}, {away}")

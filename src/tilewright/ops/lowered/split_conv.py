@@ -42,7 +42,8 @@ class ConvPiecesAttrs(ConvTilesAttrs):
 
 
 def _product_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
-    """The type rule: blocked x of f32 and panels of pieces, to blocks of f32 as wide as the panels."""
+    """The type rule of `lowered.conv_pieces`: blocked x of f32 and panels of pieces, to blocks of f32 as wide as the
+    panels."""
     x, w = present(types[0]), present(types[1])
     if attrs.terms not in TERMS or x.dtype is not f32 or w.dtype is not bf16 or w.rank != 7:
         raise ShapeError("pieces are of f32 maps", expected=f"terms {', '.join(map(str, TERMS))}", got=f"{x}, {w}")
@@ -89,7 +90,8 @@ def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindo
 
 
 def _split_infer(types: Types, attrs: ConvPiecesAttrs) -> Out:
-    """The type rule: blocked x, filters packed for f32, panels of pieces, and the overflow flag `[n]`."""
+    """The type rule of `lowered.conv_x3` and `lowered.conv_x6`: blocked x, filters packed for f32, panels of pieces,
+    and the overflow flag `[n]`."""
     if present(types[3]).rank != 1:
         raise ShapeError("whether there are pieces is the size of a vector", got=present(types[3]))
     return _product_infer((types[0], types[2]), attrs)

@@ -42,8 +42,8 @@ class MatmulTilesAttrs(Attrs):
 
 
 def _matmul_infer(types: Types, attrs: MatmulTilesAttrs) -> Out:
-    """The type rule: `x[..., M, K]` and panels `w[P, D/group, width, group]`, D at least K, to `[..., M, columns]` of
-    f32 or i32."""
+    """The type rule of `lowered.matmul_tiles`: `x[..., M, K]` and panels `w[P, D/group, width, group]`, D at least K,
+    to `[..., M, columns]` of f32 or i32."""
     x, w = present(types[0]), present(types[1])
     depth, own = static(w.shape[-3] * w.shape[-1], "the depth"), static(x.shape[-1], "the depth")
     if w.rank != 4 or x.rank < 2 or own > depth or x.dtype.is_float is not w.dtype.is_float:
@@ -101,9 +101,10 @@ class ConvTilesAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvTilesAttrs) -> Out:
-    """The type rule: blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group, width, group]`, and a zero
-    point `[]` of x's type or none, to blocks as wide as the panels, of i32 or f32. D is at least a group's channels in
-    x's blocks, or the number of elements gathered (then kh counts groups of rows, and kw is 1)."""
+    """The type rule of `lowered.conv_tiles`: blocked `x[N, ceil(C/b), H, W, b]`, packed `w[P, 1, kh, kw, D/group,
+    width, group]`, and a zero point `[]` of x's type or none, to blocks as wide as the panels, of i32 or f32. D is at
+    least a group's channels in x's blocks, or the number of elements gathered (then kh counts groups of rows, and kw is
+    1)."""
     x, w = present(types[0]), present(types[1])
     channels = static(x.shape[1] * x.shape[4], "channels") if x.rank == 5 else 0
     window: Sequence[Expr] = w.shape[2:4]
@@ -191,7 +192,8 @@ class Pixels:
 
 
 def pixels_of(attrs: ConvTilesAttrs, size: Sequence[int], window: Sequence[int]) -> Pixels:
-    """The pixels of a convolution of a map of this size (height, width), with weights of such a window."""
+    """The order of the pixels of a convolution's product, for an input map of `size` (height, width) and a `window`
+    (height, width) of the weights."""
     (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
     kh, kw, lines, _ = attrs.gathered or (*window, 1, 1)
     height = (size[0] + top + bottom - (kh - 1) * dh - 1) // sh + 1

@@ -46,7 +46,7 @@ class VtaAttrs(Attrs):
 
 
 def _infer(types: Types, attrs: VtaAttrs) -> tuple[TensorType, ...]:
-    """The type rule: bytes of the shape that the attributes state, and the accelerator's memory."""
+    """The type rule of `lowered.vta`: bytes of the shape that the attributes state, and the accelerator's memory."""
     for t in types:
         present(t)
     shapes = (attrs.shape, (memory_bytes(DEFAULT),))

@@ -50,8 +50,9 @@ nothing by it."""
 
 
 SMALL_SIDE = 1 << 16
-"""The most elements of such pointwise work that may contain costly functions. Larger work is computed faster by a
-separate kernel than in register tiles, which leave it few registers (docs/decisions/transformer-steps.md)."""
+"""The largest number of elements of pointwise work beside a product, on values that the product does not read, that may
+contain costly functions. Larger work is computed faster by a separate kernel than in register tiles, which leave it few
+registers (docs/decisions/transformer-steps.md)."""
 
 FUNCTIONS = {*COSTS, *(name for name, known in ACTIVATIONS.items() if known.costly)}
 """Operators that are functions of many operations, such as exp, or contain one."""

@@ -50,7 +50,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """The first, second, ... of these patterns, tried in order."""
+    """A pattern that matches a value if one of `alternatives` does; they are tried in order."""
 
     alternatives: tuple[Operand, ...]
 

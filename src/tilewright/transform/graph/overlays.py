@@ -35,18 +35,20 @@ from tilewright.transform.graph.memory import Place, Storage
 from tilewright.transform.work import polynomial
 
 MIN_HOST_BYTES = 1 << 20
-"""The smallest size of a host in bytes."""
+"""The least size in bytes of a host, a memory block in whose unused parts other values (overlays) are placed."""
 WORTH = 32
-"""A host must save at least this fraction (1 / WORTH) of the bytes of the fullest step."""
+"""Placing overlays in a host must save at least this fraction (1 / WORTH) of the largest number of bytes in use at one
+time."""
 TRIES = 100
-"""The largest number of orders of overlays that the search tries after the first ones."""
+"""The largest number of further orders in which the search tries to place overlays, after the first ones."""
 FULLEST = 16
-"""The number of fullest steps whose bytes are compared, one after the other: several steps may be equally full."""
+"""The number of steps with the most bytes in use whose bytes are compared, one after the other: several steps may be
+equally full."""
 LARGEST = 64
 """The value assumed in estimates for symbols without a largest or likely value."""
 FULL = 0.8
-"""A value can be an overlay only if, at some step of its life, at least this share of the fullest step's bytes is in
-use; other values keep their own memory."""
+"""A value can be placed in another one's memory only if, at some step of its life, the bytes in use are at least this
+share of their maximum over all steps; other values keep their own memory."""
 
 
 def with_overlays(

@@ -68,7 +68,8 @@ LEVELS = op("round", op("div", REAL, "scale", name="division"))
 COPIES = ("concat", "resize", "slice", "pad", *SCATTERS, *SHAPING)
 """Operators that copy elements: a quantisation after one moves before it, if fewer floats are stored then."""
 SUMMED = ("reshape", "transpose", "slice", "pad", *SCATTERS)
-"""The operators of these before which a quantisation moves if a kernel computes their operand by sums or from codes."""
+"""The operators among `COPIES` before which a quantisation also moves if a kernel computes their operand by sums or
+from codes."""
 ROUNDED = op("round", op("div", "value", "scale"))
 
 

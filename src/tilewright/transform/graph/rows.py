@@ -89,7 +89,8 @@ class _Demand:
                     self.needs[value] = need if self.needs.get(value, need) == need else WHOLE
 
     def of_node(self, node: Node, retained: set[Value]) -> tuple[Need, ...]:
-        """The parts that a node needs of its operands."""
+        """For each operand of `node`, the part that the node reads to compute what is needed of its result; all of the
+        operand if that is not known."""
         cut = cut_of(node) if node.outputs[0] not in retained else None
         if cut is not None:
             self.roots.append(node)

@@ -39,8 +39,8 @@ MAX_ROWS = 128
 """The largest number of rows in a part: a part with 1,024 columns stays in the second-level cache while panels of
 weights are read for it."""
 LARGE = 1 << 18
-"""The least number of elements of a value in this layout: smaller values stay in the second-level cache, where copies
-are cheap."""
+"""The least number of elements of a value that is stored in blocks of columns: smaller values stay in the second-level
+cache, where copies are cheap."""
 
 
 def in_columns(graph: Graph, block: int) -> frozenset[Value]:
@@ -188,7 +188,8 @@ def stays(node: Node, result: AbstractSet[Value]) -> bool:
 
 
 def takes(node: Node, value: Value, result: AbstractSet[Value], block: int) -> bool:
-    """Whether a node can read a value in blocks of columns."""
+    """Whether `node` can read its operand `value` in blocks of columns; `result` are the values that are to lie in this
+    layout."""
     if node.op == "matmul":
         return is_transposed(node, block) or (is_linear(node, block) and node.inputs[1] != value)
     if node.op == "reduce_sum":

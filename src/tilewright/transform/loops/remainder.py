@@ -30,7 +30,7 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_REMAINDER = 13
-"""The largest remainder that gets a version."""
+"""The largest remainder, in rows, for which a loop gets a version with a fixed number of rows."""
 BODY = 1024
 """The least number of bytes that an iteration of a version's loop stores (16 vectors of 16 floats) if it is unrolled
 less than in a whole tile. Per row, one step of eight rows takes as long as two (the ranker of

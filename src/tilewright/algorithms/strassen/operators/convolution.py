@@ -32,14 +32,15 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvStrassenAttrs(Attrs):
-    """The attributes: strides as for `conv`, and channels of the result."""
+    """Attributes of `lowered.conv_strassen`: strides as of `conv`, and the number of channels of the result."""
 
     strides: Ints
     channels: int
 
 
 def _infer(types: Types, attrs: ConvStrassenAttrs) -> tuple[TensorType, ...]:
-    """The type rule: blocked `x` and sums of filters to a blocked output of `channels` channels."""
+    """The type rule of `lowered.conv_strassen`: blocked `x` and sums of filters to a blocked output of `channels`
+    channels."""
     x = present(types[0])
     n, _, *size, b = x.shape
     out = [ceildiv(d, s) for d, s in zip(size, attrs.strides, strict=True)]

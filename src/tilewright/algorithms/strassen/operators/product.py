@@ -40,7 +40,8 @@ PRODUCTS = len(LEFT)
 
 @dataclass(frozen=True, slots=True)
 class SumsAttrs(Attrs):
-    """The attribute of the sums: whether the weights are stored as [N, K]."""
+    """Attributes of `lowered.strassen_sums`, the sums of a weight's quarters: whether the weight is stored as [N,
+    K]."""
 
     transpose: bool
 

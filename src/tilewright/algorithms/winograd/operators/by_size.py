@@ -23,8 +23,9 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvBySizeAttrs(ConvWinogradAttrs):
-    """The attributes of the first layout; the outputs of the second layout's tile per side (0: its filters are not
-    transformed); and for both layouts the estimated cycles per tile and per map."""
+    """Attributes of `lowered.conv_by_size`, a convolution whose filters are stored in two layouts: those of the first
+    layout; the outputs of the second layout's tile per side (0: its filters are not transformed); and for both layouts
+    the estimated cycles per tile and per map."""
 
     adjacent_tile: int
     costs: tuple[int, int, int, int]

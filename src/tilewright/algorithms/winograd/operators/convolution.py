@@ -44,8 +44,8 @@ Arrays = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class PackWinogradAttrs(Attrs):
-    """The attributes: outputs of a tile per side, the convolution's stride, channels of a block, filters of a panel,
-    and panels that the products process together."""
+    """Attributes of `lowered.pack_winograd`: outputs of a tile per side, the convolution's stride, channels of a block,
+    filters of a panel, and panels that the products process together."""
 
     tile: int
     stride: int
@@ -141,8 +141,8 @@ PACK_WINOGRAD = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvWinogradAttrs(Attrs):
-    """The attributes: outputs of a tile, extent of the window, stride and dilation, each per side; pads as for `conv`;
-    channels of the result and of the input, and of a block of each."""
+    """Attributes of `lowered.conv_winograd`: outputs of a tile, extent of the window, stride and dilation, each per
+    side; pads as of `conv`; channels of the result and of the input, and of a block of the result."""
 
     tile: int
     window: int
@@ -155,7 +155,8 @@ class ConvWinogradAttrs(Attrs):
 
 
 def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...]:
-    """The type rule: blocked `x` and transformed filters to a blocked output of `channels` channels."""
+    """The type rule of `lowered.conv_winograd`: blocked `x` and transformed filters to a blocked output of `channels`
+    channels."""
     x = present(types[0])
     pads, b, window, stride = attrs.pads, attrs.out_block, attrs.window, attrs.stride
     covered = (window - 1) * attrs.dilation + 1

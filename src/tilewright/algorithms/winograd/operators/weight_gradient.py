@@ -34,8 +34,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class WinogradWeightAttrs(Attrs):
-    """The attributes: pixels of a tile of the result's gradient and taps of the window, per side; pads of the
-    convolution."""
+    """Attributes of `lowered.winograd_weight`: pixels of a tile of the result's gradient and taps of the window, per
+    side; pads of the convolution."""
 
     tile: int
     window: int
@@ -124,7 +124,7 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
 
 
 def _reference(arrays: Sequence[Any], attrs: WinogradWeightAttrs) -> tuple[Any, ...]:
-    """The NumPy reference: in double precision, tile by tile."""
+    """The NumPy reference of `lowered.winograd_weight`: in double precision, tile by tile."""
     x, g = (np.asarray(a, np.float64) for a in arrays)
     m, window, (top, left, _, _) = attrs.tile, attrs.window, attrs.pads
     size = m + window - 1

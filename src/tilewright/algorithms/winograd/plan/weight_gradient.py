@@ -75,7 +75,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def in_chunks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The function restated in chunks of `rows` tile rows."""
+    """The gradient that `func` computes, restated as sums over chunks of `sizes["tilerows"]` rows of tiles. Raises
+    ScheduleError if `func` computes something else."""
     structure = analyse(func)
     if not fits(structure, Target.parse("x86-64-v2")):
         raise refuse(
