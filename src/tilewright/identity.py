@@ -101,7 +101,8 @@ def code_version() -> str:
 
 @cache
 def import_version() -> str:
-    """A digest of the marks of all of this package's source files, on which the import of a model's file depends."""
+    """A digest of all of this package's source files, by which cached imports of model files become stale if one
+    changes; the files are not read (`marked_digest`)."""
     return marked_digest(Path(__file__).parent, _own_files())
 
 
@@ -111,11 +112,12 @@ def _own_files() -> Files:
 
 
 def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Files | None = None) -> str:
-    """`source_digest`, stored by the names, sizes, times and places of the files, so that they are read only when one
-    of them has changed.
+    """`source_digest`, cached by the files' names, sizes, times and inodes, so that they are read only when one of them
+    has changed.
 
-    That is what Python asks before it runs a module's byte code, and more: the time of a file's last change is the
-    system's, which no program sets, and where one is a few seconds old at most, all files are read.
+    Python itself decides by a file's size and time of modification whether a module's byte code is current. Here the
+    time of the inode's last change counts too, which no program can set; if one is at most a few seconds old, all files
+    are read.
     """
     files = _files(root) if files is None else files
     marks = _marks_digest(_counted(files, unrelated))
@@ -131,15 +133,16 @@ def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Fil
 
 
 def marked_digest(root: Path, files: Files | None = None) -> str:
-    """A digest of all files of a package by their marks alone, without reading them: two installations of one source
-    have two, and what one has stored the other does not find. Where a change is a few seconds old at most, that of
-    their text."""
+    """A digest of the `files` of the package at `root` by their names, sizes, times and inodes, without reading them;
+    so two installations of the same source have different digests. If a file changed in the last seconds, a digest of
+    the files' contents."""
     files = _files(root) if files is None else files
     return _marks_digest(files) or source_digest(root, (), files)
 
 
 def _marks_digest(files: Files) -> str | None:
-    """A digest of the names, sizes, times and places of files; None where one changed just now."""
+    """A digest of the names, sizes, times and inodes of `files`; None if one changed in the last seconds, since a
+    further change might leave all of these equal."""
     marks = [(name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in files]
     if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
         return None

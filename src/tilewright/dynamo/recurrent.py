@@ -1,9 +1,9 @@
 """Recurrent layers under TorchDynamo: the decomposition of their operators into steps, and a warning if TorchDynamo
 does not trace them.
 
-TorchDynamo breaks the graph at `nn.RNN`, `nn.GRU` and `nn.LSTM` unless `torch._dynamo.config.allow_rnn` is set, before
-any backend is asked: a module of nothing else never reaches one. torch.compile gives a backend's function no place to
-set it for its own traces alone, and for the process it would change every other backend's graphs.
+TorchDynamo breaks the graph at `nn.RNN`, `nn.GRU` and `nn.LSTM` unless `torch._dynamo.config.allow_rnn` is set. It does
+so before it calls a backend, which gets no graph of a module that consists of such layers. A backend cannot set the
+option for its own traces alone, and set for the process it would change every other backend's graphs.
 """
 
 from __future__ import annotations

@@ -98,8 +98,9 @@ def parse_measurement(content: bytes) -> Measurement:
 
 
 class Canary:
-    """A model that answers calls by the program with the stable channel's records, and for a share of them also runs
-    the program with the canary channel's records, to compare times and outputs. Any number of threads may call it.
+    """A model that measures tuning records on trial: the program with the stable channel's records answers all calls,
+    and a share of them is also computed by the program with the canary channel's records, to compare times and outputs.
+    Any number of threads may call it.
 
     Args:
         stable, tried: the model compiled with the stable and with the canary's records.

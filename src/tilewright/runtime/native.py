@@ -68,7 +68,7 @@ def seldom_code() -> bytes:
 
 
 def scans_text() -> str:
-    """LLVM text of passes over memory."""
+    """LLVM text of the functions that scan memory: checksums, and searches for NaN and infinity."""
     m = Module(host_triple())
     define_scans(m)
     return m.text()

@@ -19,8 +19,8 @@ FIRST = 8
 
 
 class Rooms:
-    """The sizes of a program's rooms at present: a room is an input without elements, whose extent says for how many
-    rows, whose number data decides, there is memory."""
+    """The present sizes of a program's rooms. A room is an input without elements, whose extent is the number of rows
+    for which memory is reserved, where data decides how many rows there are."""
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest

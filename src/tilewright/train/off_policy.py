@@ -118,12 +118,12 @@ def td3(
     """The stages and averages of TD3 (Fujimoto et al., 2018), as arguments of `compile_step`; of DDPG (Lillicrap et
     al., 2016) with one critic, a delay of 1 and no noise.
 
-    A batch is as for `sac`, with one noise. The model's `actor(obs)` gives actions in [-1, 1]; the actor is moved by
-    its first critic. Metrics are `critic_loss`, and `actor_loss` of updates in which the actor moves.
+    A batch is as for `sac`, with one noise. The model's `actor(obs)` gives actions in [-1, 1]; the actor's loss
+    uses the first critic. Metrics are `critic_loss`, and `actor_loss` of steps that update the actor.
 
     Args:
         optimizer, gamma, tau, target, noise, critic_optimizer: as for `sac`.
-        delay: the actor moves and the target networks follow in every so many updates.
+        delay: the actor and the target networks are updated in every so many updates of the critics.
         target_noise, largest_noise: deviation and bounds of the noise on the target's actions; no noise if it is 0.
         actor_target: what the model's target network of the actor is called.
     """

@@ -137,8 +137,9 @@ class Memory:
         return entry.setting if entry is not None and same else None
 
     def seeds(self, site: Site) -> Seeds:
-        """Labels to begin a site's search with: settings of records about similar decisions, the nearest first. Where
-        such a record confirmed the estimates' choice, that of this decision is proposed."""
+        """Labels to begin the search of `site` with: settings of records about similar decisions, the nearest first. If
+        such a record confirms the setting that estimates prefer for its decision, the label is the setting that they
+        prefer for this one."""
         if self.fresh:
             return Seeds()
         d = site.decision

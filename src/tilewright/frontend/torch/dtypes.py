@@ -33,7 +33,7 @@ TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in DTYPES.items
 
 
 def element_type(t: torch.dtype) -> DType:
-    """Our element type. Raises UnsupportedError."""
+    """Tilewright's element type for PyTorch's `t`. Raises UnsupportedError if there is none."""
     entry = DTYPES.get(t)
     if entry is None:
         raise UnsupportedError(f"the element type {str(t).removeprefix('torch.')} is not supported")

@@ -163,9 +163,10 @@ def convolution_cycles(
 
 
 def gatherings(attrs: ConvAttrs, window: Sequence[int], channels: int, tile: Dot) -> Iterator[Ints]:
-    """(kernel height, kernel width, lines, columns) to consider: taps of a window, `lines` x `columns` of them, whose
-    channels are concatenated into one longer reduction, for a layer whose channels do not fill the instruction's depth.
-    `lines` is the window's height or moves by whole strides, so that what follows are lines of another output line."""
+    """(kernel height, kernel width, lines, columns) to consider: the channels of `lines` x `columns` taps of a window
+    are concatenated into one longer reduction, for a layer whose channels do not fill the instruction's depth. `lines`
+    is the height of the window, or so many that the next lines of the window are the first ones of another output
+    line's."""
     (kh, kw), stride, dilation = window, attrs.strides[0], attrs.dilations[0]
     if channels % tile.depth == 0 or kh * kw == 1:
         return

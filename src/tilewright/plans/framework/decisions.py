@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice.
+    """A choice that the compiler has made among settings, with the settings and their estimates.
 
     Args:
         key: what was decided.
