@@ -37,7 +37,7 @@ class Choices:
     rivals: tuple[str, ...]
 
     def stating(self, dims: Mapping[str, int | Dim]) -> Choices:
-        """A copy with these dimensions."""
+        """A copy of the choices with the dimensions `dims`."""
         return replace(self, dims=dims)
 
 

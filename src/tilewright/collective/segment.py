@@ -86,11 +86,11 @@ class Segment:
         return self.words[at >> 3 : (at + CALL.size) >> 3]
 
     def box(self, source: int, target: int) -> int:
-        """The offset, in bytes, of the box for messages from one rank to another."""
+        """The byte offset of the mailbox for messages from rank `source` to rank `target`."""
         return self._boxes_at + (source * self.ranks + target) * (BOX_HEAD + PIECE)
 
     def piece(self, box: int) -> Array:
-        """A box's data, u8."""
+        """The data of the mailbox at byte offset `box`, u8."""
         return self.bytes[box + BOX_HEAD : box + BOX_HEAD + PIECE]
 
     def lives(self, rank: int) -> bool:
@@ -112,7 +112,7 @@ def window_of(ranks: int) -> int:
 
 
 def size_of(ranks: int) -> int:
-    """Bytes of the file."""
+    """The bytes of the shared file of a group of `ranks` ranks."""
     return _windows_at(ranks) + 2 * ranks * window_of(ranks) + ranks * ranks * (BOX_HEAD + PIECE)
 
 

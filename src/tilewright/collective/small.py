@@ -32,7 +32,7 @@ class SmallReductions:
     """A cache of small all-reductions, by type, operation and number of elements."""
 
     def __init__(self, most: int) -> None:
-        """`most`: the most bytes of a small one."""
+        """`most`: the most bytes of an array whose all-reduction counts as small."""
         self._most = most
         self._known: dict[tuple[object, ...], Small] = {}
         self.get = self._known.get

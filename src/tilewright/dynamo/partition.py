@@ -51,7 +51,7 @@ class Cut:
 
     @property
     def operators(self) -> list[Node]:
-        """The nodes that compute something."""
+        """The nodes of the part that are operators, without views."""
         return [n for n in self.nodes if is_operator(n) and packet(n) not in _VIEWS]
 
 
@@ -76,7 +76,7 @@ def packet(node: Node) -> str:
 
 
 def is_operator(node: Node) -> bool:
-    """Whether a node counts as one of the user's operators."""
+    """Whether a node is an operator on tensors, rather than a size or the selection of one of several results."""
     return node.op == "call_function" and node.target is not operator.getitem and not is_size(node)
 
 

@@ -90,7 +90,7 @@ class IOBinding:
 
     @property
     def feed(self) -> dict[str, Any]:
-        """The inputs by name."""
+        """The bound inputs by name."""
         return self._inputs
 
     @property

@@ -79,7 +79,7 @@ class OrtValue:
         return list(self.numpy().shape)
 
     def data_type(self) -> str:
-        """ "tensor(float)", "seq(tensor(float))"."""
+        """The type as ONNX writes it: "tensor(float)", "seq(tensor(float))"."""
         if isinstance(self._value, list):
             return f"seq({OrtValue(self._value[0]).data_type() if self._value else 'tensor(float)'})"
         return f"tensor({element_name(self.numpy().dtype)})"

@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def ratio(self) -> float:
-        """Arena over lower bound; 1.0 is perfect."""
+        """The arena's size divided by the lower bound; 1.0 is perfect."""
         return self.arena / self.live if self.live else 1.0
 
 

@@ -70,7 +70,7 @@ def write(
 
 
 def encode(program: Program, version: int, *, code_only: bool = False, compressed: bool = False) -> list[Buffer]:
-    """The file's bytes in parts; see `write`."""
+    """The bytes of the file of `program`, in parts that follow each other; the arguments are those of `write`."""
     texts = {name: text() if callable(text) else text for name, text in program.texts.items()}
     extra = {"weights_version": version, "texts": sorted(texts)} | ({"code_only": True} if code_only else {})
     params = [p for p in program.manifest.params if p.fixed or not code_only]
@@ -156,7 +156,8 @@ def leave_in_file(program: Program) -> None:
 
 
 def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Program, int]:
-    """The program in the bytes of a file, to which its weights remain views; see `read`."""
+    """(the program in the bytes `data` of a file, the version of its weights); weights remain views of `data`. See
+    `read`."""
     if len(data) < _HEADER.size:
         raise ArtifactError("not a .tw file, or one that was cut off", where=where, got=f"{len(data)} bytes")
     try:

@@ -55,7 +55,7 @@ class Memory:
         self.words[offset >> 3] = value
 
     def write(self, offset: int, values: Sequence[int] | np.ndarray[Any, Any]) -> None:
-        """Store consecutive words."""
+        """Store the integers `values` as consecutive words from byte `offset` on."""
         at = offset >> 3
         self.words[at : at + len(values)] = values
 

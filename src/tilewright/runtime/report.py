@@ -31,7 +31,7 @@ class Memory:
 
     @property
     def ratio(self) -> float:
-        """Arena over lower bound."""
+        """The arena's size divided by its lower bound."""
         return self.arena / self.lower_bound if self.lower_bound else 1.0
 
     def __str__(self) -> str:

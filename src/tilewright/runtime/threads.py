@@ -296,7 +296,7 @@ def pool_code() -> bytes:
 
 
 class Pool:
-    """The process's pool."""
+    """The thread pool of this process."""
 
     def __init__(self) -> None:
         if not supported():

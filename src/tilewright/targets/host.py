@@ -156,5 +156,5 @@ def host_of(target: Target) -> Target:
 
 
 def architecture(target: Target) -> str:
-    """The first part of its triple."""
+    """The architecture of `target`, the first part of its triple."""
     return target.triple.partition("-")[0]

@@ -49,7 +49,7 @@ class Dot:
 
     @property
     def depth(self) -> int:
-        """Products of each sum."""
+        """The number of products in each sum."""
         return self.steps * self.group
 
     @property

@@ -45,7 +45,7 @@ class Vectors:
         return self.emit("neg", g) if maximize else g
 
     def decayed(self, g: Value, p: Value, decay: float) -> Value:
-        """The gradient plus that of decay * p^2 / 2."""
+        """The gradient `g` plus decay * `p`, which is the gradient of decay * p^2 / 2."""
         return self.add(g, self.scaled(p, decay)) if decay else g
 
     def mixed(self, old: Value, new: Value, keep: float) -> Value:

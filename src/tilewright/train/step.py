@@ -420,7 +420,7 @@ class Step:
             arena.fill(self._sums()[0], {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
 
     def show(self, stage: str) -> str:
-        """The text, as by `Model.show`."""
+        """The text `stage` of the step's program, as `Model.show` prints it."""
         return self.model.show(stage)
 
 

@@ -99,7 +99,7 @@ class Call(Emitter):
         return np.asarray(result)
 
     def fields(self, name: str) -> dict[str, Any]:
-        """An attribute with named fields."""
+        """The attribute `name`, which has named fields, as a dict."""
         entry = self.op.attributes.get(name)
         if not isinstance(entry, dict):
             raise ModelError(f"attribute {name} is missing")

@@ -71,7 +71,7 @@ class RingTensor:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row."""
+        """The bytes of one row of the batch."""
         return self.outer * self.inner
 
 
@@ -115,7 +115,7 @@ class RingSpec:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """The bytes of the ring's file."""
         return _round(self.slots_at + self.slots * self.slot_size, _PAGE)
 
     @property
@@ -197,7 +197,7 @@ class Ring:
             raise
 
     def publish(self, path: Path) -> None:
-        """Replace the ring at this path."""
+        """Move this ring to `path`, where it replaces an older one."""
         os.rename(self.path, path)
         self.path = path
 
@@ -218,11 +218,11 @@ class Ring:
             self.fd = -1
 
     def slot(self, index: int) -> int:
-        """The slot's address."""
+        """The address of slot number `index`."""
         return self.address + self._slots_at + index * self._slot_size
 
     def word(self, offset: int) -> int:
-        """A word at a byte offset."""
+        """The value of the ring's word at byte `offset`."""
         return int(self.words[offset >> 3])
 
     def slot_word(self, index: int, field: int) -> int:

@@ -80,7 +80,8 @@ class TcpSource:
         self._stats = {"connections": 0, "bytes_received": 0, "updates": 0, "programs": 0, "resumed": 0}
 
     def newer(self, after: Mark | None, structure: Structure | None, wait: float) -> Update | None:
-        """See `Source.newer`."""
+        """The newest update newer than `after` from the server; None if none came within `wait` seconds (see
+        `Source.newer`)."""
         if self._closed:
             raise TransportError("the source is closed", where=str(self.address))
         try:
@@ -93,7 +94,7 @@ class TcpSource:
             raise
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """Close the source; a waiting call raises TransportError."""
         self._closed = True
         channel = self._channel
         if channel is not None:

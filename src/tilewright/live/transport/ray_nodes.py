@@ -57,7 +57,7 @@ class Board:
         self._changed = asyncio.Event()
 
     async def post(self, posted: Posted) -> None:
-        """Replace the entry by a newer one."""
+        """Make `posted` the newest publication, and wake those that wait for one."""
         self._newest = posted
         self._changed.set()
         self._changed = asyncio.Event()
@@ -76,7 +76,7 @@ class Board:
 
 
 class RaySource:
-    """Updates from a board: see `Source`."""
+    """A source of updates (`Source`) that fetches them from the board of a Ray cluster."""
 
     def __init__(self, board: Any, where: str) -> None:
         self._board = board
@@ -86,7 +86,8 @@ class RaySource:
         self._stats = {"bytes_received": 0, "updates": 0, "programs": 0}
 
     def newer(self, after: Mark | None, structure: Structure | None, wait: float) -> Update | None:
-        """See `Source.newer`."""
+        """The newest update newer than `after` from the board; None if none came within `wait` seconds (see
+        `Source.newer`)."""
         import ray
 
         if self._closed:
@@ -116,7 +117,7 @@ class RaySource:
         return result
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """Close the source; a waiting call raises TransportError."""
         self._closed = True
 
     def stats(self) -> dict[str, int]:
@@ -132,7 +133,7 @@ class Agent:
         self._relay = Relay(source, name, directory=directory, threads=threads, mode=mode).start()
 
     def stats(self) -> dict[str, Any]:
-        """See `Relay.stats`; with the process and the folder of the stores."""
+        """The statistics of the node's relay (`Relay.stats`), with the agent's process and the folder of the stores."""
         return {**self._relay.stats(), "process": os.getpid(), "store": str(self._relay.folder)}
 
     def wait(self, number: int, timeout: float) -> bool:

@@ -36,7 +36,7 @@ class WeightsProblem:
 
     @property
     def weights(self) -> int:
-        """Elements of the result."""
+        """The number of elements of the result."""
         return self.wide * self.narrow * prod(self.taps) * self.inner * self.lanes
 
 

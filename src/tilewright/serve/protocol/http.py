@@ -129,7 +129,7 @@ class _Large:
 
 
 class HttpProtocol(asyncio.BufferedProtocol):
-    """One connection."""
+    """One HTTP connection of a client."""
 
     def __init__(self, connections: Connections) -> None:
         self._all = connections
