@@ -64,12 +64,12 @@ class CompileOptions:
 
     @property
     def machine(self) -> Target:
-        """The target, with this number of threads."""
+        """The target to compile for, with the number of threads that was asked for."""
         machine = Target.parse(self.target) if isinstance(self.target, str) else self.target or Target.host()
         return replace(machine, threads=check_threads(self.threads))
 
     @property
     def passes(self) -> Options:
-        """The options that passes read."""
+        """The options in the form in which compiler passes read them."""
         compilers = tuple(self.compilers)
         return Options(self.precision, self.fast, self.products, self.memory, compilers, self.flush_denormals)

@@ -282,8 +282,9 @@ class KernelCompiler:
 
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
-    """The trailing parameters that lowering added. One with a leading `nthreads` dimension is sized for one thread, one
-    that some versions of the function alone use has no size where another is taken."""
+    """The scratch buffers of a flat function, parameters that lowering added, with their sizes. A buffer with a leading
+    `nthreads` dimension has the size for one thread; the size of a buffer that only some versions of the function use
+    is 0 for calls that take another version."""
     result = []
     for buffer in flat.workspaces:
         first = buffer.shape[0] if buffer.shape else None

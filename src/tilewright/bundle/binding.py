@@ -95,7 +95,8 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """The layout of the memory of a call: the offsets of its parts."""
+    """The layout of the memory of a call: its size `nbytes`, the `offsets` of its temporaries, and the offsets of the
+    tables that follow them."""
 
     offsets: tuple[int, ...]
     slots: int

@@ -44,7 +44,7 @@ def abouts(binding: Binding) -> list[str]:
 
 
 def arguments(binding: Binding) -> list[str]:
-    """The parameters of `NAME_run` in C."""
+    """The parameters, in C, of the function `NAME_run` of a bundle."""
     result = ["const void *constants", "void *activations"]
     result += ["void *state"] if binding.state is not None else []
     result += [f"int64_t {s.identifier}" for s in binding.sizes]
@@ -99,7 +99,7 @@ def notes(binding: Binding) -> list[str]:
 
 
 def header(binding: Binding, cpu: str, embedded: bool) -> str:
-    """The text of NAME.h."""
+    """The text of a bundle's C header, NAME.h."""
     upper = binding.name.upper()
     defines = [f"#define {upper}_{name} {number}" for name, number in numbers(binding).items()]
     places = [

@@ -22,7 +22,7 @@ struct View {
 
 
 def header(binding: Binding) -> str:
-    """The text of NAME.hpp."""
+    """The text of a bundle's C++ header, NAME.hpp."""
     n, upper = binding.name, binding.name.upper()
     parts = {"Constants": "CONSTANTS", "Workspace": "WORKSPACE", "Activations": "ACTIVATIONS"}
     parts |= {"State": "STATE"} if binding.state is not None else {}

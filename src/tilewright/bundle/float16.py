@@ -15,14 +15,14 @@ NAMES = ("__extendhfsf2", "__truncsfhf2", "__truncdfhf2")
 
 
 def calls_float16_conversions(objects: Mapping[str, bytes]) -> bool:
-    """Whether some object may call one of the functions."""
+    """Whether some object may call a function that converts between f16 and wider floats (`NAMES`)."""
     return any(name.encode() in image for image in objects.values() for name in NAMES)
 
 
 def float16_conversions(triple: str) -> str:
-    """LLVM text of the functions. Numbers are scaled by a power of two to f32, and rounded to nearest even on their
-    bits, or, below the least normal one, by adding 1/2, whose last bit is that of the least f16. Of f64 a number is
-    first rounded to odd, so that it is rounded once."""
+    """LLVM text of the functions that convert between f16 and wider floats (`NAMES`). Numbers are scaled by a power of
+    two to f32, and rounded to nearest even on their bits, or, below the least normal one, by adding 1/2, whose last bit
+    is that of the least f16. Of f64 a number is first rounded to odd, so that it is rounded once."""
     text = _TEXT
     if passes_float16_in_float_registers(triple):
         text = text.replace("i16 zeroext %half)", "half %given)").replace("zeroext i16 @", "half @")

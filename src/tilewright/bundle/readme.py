@@ -14,7 +14,7 @@ BUILDS = {
 
 
 def readme(binding: Binding, lang: str, cpu: str, objects: list[str], libraries: list[str]) -> str:
-    """The text of README.md."""
+    """The text of a bundle's README.md."""
     n, upper = binding.name, binding.name.upper()
     build = BUILDS[lang].format(
         objects=" ".join(objects),

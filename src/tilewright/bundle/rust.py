@@ -18,7 +18,7 @@ def rust_type(array: Array) -> str:
 
 
 def module(binding: Binding, embedded: bool) -> str:
-    """The text of NAME.rs."""
+    """The text of a bundle's Rust module, NAME.rs."""
     parts = ["Constants", "Workspace", "Activations", *(["State"] if binding.state else [])]
     lines = [
         f"//! {binding.name}: a model made by Tilewright. Link the program with {binding.name}.o.",

@@ -267,7 +267,7 @@ def _count(binding: Binding, array: Array) -> str:
 
 
 def types(binding: Binding) -> str:
-    """The text of NAME.d.ts."""
+    """The text of NAME.d.ts, the TypeScript declarations of a bundle for the web."""
     inputs = [f"  /** {about(a, False)} */\n  {a.identifier}?: {_input_type(a)};" for a in binding.inputs]
     outputs = [f"  /** {about(a, True)} */\n  {a.identifier}: {array_type(a)};" for a in binding.outputs]
     outputs += ["  /** " + ", ".join(binding.extents) + " */\n  extents: number[];"] if binding.extents else []
@@ -304,7 +304,7 @@ def _input_type(array: Array) -> str:
 
 
 def package(binding: Binding, embedded: bool) -> str:
-    """The text of package.json."""
+    """The text of package.json, of a bundle for the web."""
     n = binding.name
     files = [f"{n}.js", f"{n}.d.ts", f"{n}.wasm", *([] if embedded else [f"{n}.weights"])]
     files += [f"{n}.worker.js"] if binding.threads > 1 else []

@@ -1,4 +1,4 @@
-"""Writes a bundle."""
+"""Writes a bundle: a program as files that a build without Tilewright uses."""
 
 from __future__ import annotations
 

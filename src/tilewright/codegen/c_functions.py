@@ -42,10 +42,11 @@ from tilewright.support.errors import CompileError, Problems
 from tilewright.targets.target import Target
 
 Source = str | bytes | Path | Callable[..., Any]
-"""How a user may define a function."""
+"""The forms in which a user may define a C function: LLVM text, the bytes of an object file, the path of a file with
+either, or a Python function or one of ctypes."""
 
 _CFunction: Any = type(ctypes.CFUNCTYPE(None)()).__mro__[1]
-"""The base of the functions of ctypes."""
+"""The base class of functions of the package `ctypes`."""
 
 
 def bind(func: PrimFunc, sources: Mapping[str, Source] | Source | None) -> PrimFunc:

@@ -53,7 +53,7 @@ class CompressionReport:
 
     @property
     def drop(self) -> float:
-        """By how much the metric fell."""
+        """By how much the metric of the compressed model is below that of the original."""
         return self.loss.drop
 
     @property

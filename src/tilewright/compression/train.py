@@ -155,7 +155,7 @@ def _one_hot(labels: Any, shape: tuple[int, ...]) -> Any:
 
 
 class _Objective:
-    """Builds the graph from inputs to the loss."""
+    """Builds the graph from the inputs of the model to the loss of its training."""
 
     def __init__(self, of: Follower) -> None:
         graph = of.graph
@@ -198,7 +198,7 @@ class _Objective:
         return self.emit("add", result, self.emit("mul", zero, weight))
 
     def loss(self, value: Value, target: Value) -> Value:
-        """The loss of an output against the original's."""
+        """Emit the loss of a model's output `value`, where `target` is the output of the original model."""
         if self.recipe.temperature is not None:
             soft = self.emit("mul", target, self.number(1 / self.recipe.temperature))
             return self.entropy(value, self.softmax(soft), self.recipe.temperature)

@@ -150,7 +150,7 @@ def _steps(factors: Sequence[Factor], order: Sequence[str], left: Sequence[str])
 
 
 def _work(steps: Iterable[Step], sizes: Mapping[str, int]) -> int:
-    """The number of multiplications of all steps."""
+    """The number of multiplications of all steps, by the `sizes` of indices."""
     return sum(prod(sizes[i] for i in s.indices) * max(1, len(s.factors) - 1) for s in steps)
 
 
@@ -159,7 +159,7 @@ def _largest(steps: Iterable[Step], sizes: Mapping[str, int]) -> int:
 
 
 def _bounds(bound: Bound, steps: Sequence[Step], shapes: Shapes) -> Iterator[Bound]:
-    """Yield the nest of each step."""
+    """Yield for each step of a factored nest the nest of loops that computes it."""
     nest = bound.nest
     created: dict[str, Node] = {}
     for k, step in enumerate(steps):

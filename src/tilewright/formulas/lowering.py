@@ -53,7 +53,7 @@ _REDUCERS: dict[str, Callable[..., Any]] = {
 
 
 def lower(nest: Nest, extents: Mapping[str, Extent], tensors: Mapping[str, te.Tensor], scope: Scope) -> te.Tensor:
-    """The tensor that a nest computes from others."""
+    """The tensor expression of a nest of loops over `tensors`, which it reads by name."""
     return _Lowering(nest, extents, tensors, scope).run()
 
 

@@ -72,7 +72,7 @@ def _rsqrt(x: Any) -> Any:
 
 
 CUBIC = 0.044715
-"""The coefficient of GELU by tanh."""
+"""The coefficient of the cube in the approximation of GELU by tanh."""
 
 
 def _gelu(x: Any) -> Any:

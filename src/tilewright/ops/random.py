@@ -23,7 +23,7 @@ from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor, compute
 
 KEY = TensorType(u32, (as_expr(2),))
-"""The type of a key."""
+"""The type of the key from which random numbers are computed: two words."""
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 PARITY = 0x1BD11BDA

@@ -25,7 +25,7 @@ class Cell:
     gates       names, in the order of their columns in the weights
     states      "h", and "c" if the cell has two
     functions   the operators that F, G and H are by default
-    formula     lines of assignments; each state is assigned after the last use of what the step began with
+    formula     lines of assignments; each state is assigned after the last use of its old value
     vectors     names of operands [H] that are the same for all rows: peepholes, or a bias that a gate scales
     retained    names of values that the backward pass reads; without them it reads the states
     """
@@ -97,7 +97,7 @@ def cell(kind: str, linear_before_reset: bool = False) -> Cell:
 
 
 def standard(kind: str) -> Functions:
-    """The default functions of a cell."""
+    """The default activation functions of a cell."""
     return tuple((name, ()) for name in cell(kind).functions)
 
 

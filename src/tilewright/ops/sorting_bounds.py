@@ -33,7 +33,8 @@ SPARSE = 2
 
 
 def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """The loop program for known extent and count: the first elements along `axis` by a bound and ranks."""
+    """The loop program that finds the first elements along `axis`, for known extent and count: it searches for a bound
+    on their keys, collects those within the bound, and ranks them."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = as_int(x.shape[axis]), as_int(values.shape[axis])
     assert extent is not None and count is not None and 0 < count <= extent
@@ -74,7 +75,7 @@ def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
 
 
 def _whole(n: int) -> int:
-    """`n` rounded up to whole vectors."""
+    """`n` rounded up to a multiple of `LANES`, the elements of a vector."""
     return -(-n // LANES) * LANES
 
 

@@ -28,8 +28,8 @@ ZEROED = 64
 
 
 def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """The loop program that sorts along `axis` by the digits of keys; only elements that can be among the first are
-    sorted."""
+    """The loop program that sorts along `axis` by radix sort of the keys' digits; only elements that can be among the
+    first are sorted."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], values.shape[axis]
     key = key_type(x.dtype)

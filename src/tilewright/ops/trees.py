@@ -110,7 +110,7 @@ def _infer(types: Types, attrs: ForestAttrs) -> Out:
 
 
 class _Forest:
-    """Builds the loop program of a forest."""
+    """Builds the loop program that evaluates a forest of decision trees."""
 
     def __init__(self, arguments: Sequence[Buffer | None], y: Buffer, attrs: ForestAttrs) -> None:
         named = {name: buffer for name, buffer in zip(NAMES, arguments, strict=False) if buffer is not None}

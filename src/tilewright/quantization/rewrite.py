@@ -102,7 +102,7 @@ class _Writer:
     sites: Mapping[Value, Site]
     corrections: Mapping[str, str]
     scales: Mapping[Value, Scale] | None
-    """The scales; None if they are parameters."""
+    """The scale of each quantised value; None if scales are parameters of the graph."""
     open: dict[Value, tuple[Value, Value]] = field(init=False, default_factory=dict)
     """The parameters of a scale and a zero point, by the value that is quantised."""
     builder: GraphBuilder = field(init=False)

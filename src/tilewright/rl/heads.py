@@ -22,7 +22,7 @@ class Head(Protocol):
     """The head of a policy: how its action distribution is computed, and how actions are drawn from it."""
 
     count: int
-    """The number of outputs of `trace`."""
+    """The number of output tensors of `trace`."""
 
     def trace(self, latent: Tensor) -> dict[str, Tensor]:
         """The distribution's parameters for the policy's last hidden layer (batch, features), by name."""

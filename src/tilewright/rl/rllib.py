@@ -110,7 +110,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         super().set_state(state)
 
     def get_state(self, *args: Any, **kwargs: Any) -> Any:
-        """RLlib's method."""
+        """RLlib's method; first copies the newest weights to RLlib's module, which otherwise nothing reads."""
         if self._unread_state is not None:
             self.module.set_state(_module_state(self._unread_state))
             self._unread_state = None

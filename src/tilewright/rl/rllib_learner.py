@@ -63,7 +63,7 @@ class TilewrightPPOLearner(PPOTorchLearner):
         self._compiled: _Updates | None = None
 
     def build(self) -> None:
-        """The method of RLlib's learner."""
+        """RLlib's method; also checks that the updates can be compiled."""
         super().build()
         _check(self)
 

@@ -112,7 +112,7 @@ def checked(model: Any, optimizers: Sequence[Any]) -> list[Optimizer]:
 
 
 class Soft(OffPolicy):
-    """The updates of SAC."""
+    """The compiled updates of SAC."""
 
     def __init__(self, model: Any, threads: int) -> None:
         learns = model.ent_coef_optimizer is not None
@@ -158,7 +158,7 @@ class _Entropic(torch.nn.Module):
 
 
 class Delayed(OffPolicy):
-    """The updates of TD3 and DDPG."""
+    """The compiled updates of TD3 and DDPG."""
 
     def __init__(self, model: Any, threads: int) -> None:
         optimizers = [model.critic.optimizer, model.actor.optimizer]

@@ -73,7 +73,7 @@ class Recording:
 
     @property
     def trace(self) -> Trace:
-        """The trace so far."""
+        """The trace of the primitives that have been applied so far."""
         return Trace(tuple(self._instructions))
 
     @property

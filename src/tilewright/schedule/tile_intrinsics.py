@@ -48,9 +48,9 @@ def _store(dtype: DType) -> TensorIntrin:
 
 
 ZERO = {t: register(_zero(t)) for t in (i32, f32)}
-"""`C[i, j] = 0`, by the type of the sums."""
+"""Intrinsics that clear a register of sums, `C[i, j] = 0`, by the type of the sums."""
 STORE = {t: register(_store(t)) for t in (i32, f32)}
-"""`D[i, j] = C[i, j]`: from a register to memory."""
+"""Intrinsics that store a register of sums to memory, `D[i, j] = C[i, j]`, by the type of the sums."""
 
 
 def product_of(dot: Dot) -> PrimFunc:

@@ -31,8 +31,8 @@ MAPPED_BYTES = 1 << 40
 """The largest number of bytes of its file that SQLite reads through mapped memory, which all processes and threads
 share."""
 CACHE_KIB = 256 << 10
-"""Memory in KiB that a connection to SQLite may use for pages: an import of many records puts their digests
-everywhere."""
+"""The KiB of memory that a connection to SQLite may use to cache pages: an import of many records writes to pages all
+over the file."""
 WAIT_SECONDS = 30.0
 """The longest time in seconds that a transaction waits for another one, and a connection for its server."""
 Row = tuple[Any, ...]

@@ -170,4 +170,4 @@ def _named(
 
 
 _CFunction: Any = type(ctypes.CFUNCTYPE(None)()).__mro__[1]
-"""The base of the functions of ctypes."""
+"""The base class of functions of the package `ctypes`."""

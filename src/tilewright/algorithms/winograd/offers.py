@@ -41,9 +41,9 @@ F(4,5) and F(2,7), whose matrices come from the same points. F(3,3) is never muc
 slower where its filters come from memory (512 channels, 7 x 7)."""
 
 STRIDED = (3, 4, 5, 6)
-"""The numbers of inputs per side of the largest phase of a tile, for larger strides. A window of 3 and a stride of 2
-use F(2,2) to F(5,2) and, for the phase of one tap, the identity. 4x4 outputs take 5.06 products for one, 7x7 outputs
-4.59 and transformed filters of 2.8 times the size."""
+"""The sizes of tiles that are tried for strides above 1, as the number of inputs per side of the largest phase of a
+tile. For a window of 3 and a stride of 2 these are F(2,2) to F(5,2) and, for the phase of one tap, the identity.
+Outputs of 4x4 take 5.06 products each; outputs of 7x7 4.59, and transformed filters of 2.8 times the size."""
 
 FOURIER = (12, 16, 20, 24)
 """The numbers of inputs of a tile per side that all settings but "exact" allow for large windows of stride 1: Fourier's

@@ -67,7 +67,7 @@ def _intrinsic_of(s: Intrinsic) -> tuple[TensorIntrin, list[Operand]] | None:
 
 
 class Emitter:
-    """Writes the text of one function."""
+    """Writes the C text of one function."""
 
     def __init__(self, func: PrimFunc, openmp: bool = False) -> None:
         self.func = func

@@ -17,7 +17,7 @@ VALUE_TYPES: dict[str, str] = {
     **{t.name: "uint8_t" for t in MINIFLOATS},
     "bool": "bool",
 } | {f"{sign}{bits}": f"{word}{bits}_t" for sign, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)}
-"""The C type in which a value is computed."""
+"""The C type in which a value is computed, by its element type."""
 
 MEMORY_TYPES = VALUE_TYPES | {"f16": "uint16_t", "bf16": "uint16_t"}
 """The C type of an element in memory. f16 and bf16 are bits there."""

@@ -95,7 +95,7 @@ class _Module:
             names[stage, index] = name
 
     def size(self, e: Expr) -> str:
-        """A size as an index."""
+        """Emit the size `e` as a value of MLIR's type `index`; returns its name."""
         return self.lines.new(f"arith.index_cast {Body(self.lines, {}, {}).value(e)} : i64 to index")
 
     def empty(self, t: DType, shape: Sequence[Expr]) -> str:

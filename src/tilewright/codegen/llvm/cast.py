@@ -71,7 +71,7 @@ def _round_to_odd(out: Writer, a: str, width: int) -> str:
 
 
 def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """`a` converted from `source` to `to`."""
+    """Emit the conversion of `a` from type `source` to type `to`; returns the operand."""
     if source is to:
         return a
     s, r = register_type(source, width), register_type(to, width)

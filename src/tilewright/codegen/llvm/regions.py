@@ -90,7 +90,7 @@ class Caller:
         return self.owners[branch]
 
     def wait(self) -> None:
-        """Write a barrier."""
+        """Write a barrier, at which all threads of the call wait for each other."""
         self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
 
     def shift(self, work: Work) -> Expr:

@@ -32,7 +32,7 @@ class Ref:
 
 
 def element(t: DType) -> str:
-    """An element type as MLIR spells it."""
+    """The MLIR name of an element type."""
     return "i1" if t is boolean else f"ui{t.bits}" if t.kind == "uint" else t.name
 
 
@@ -42,7 +42,7 @@ def tensor_type(t: DType, shape: Sequence[Expr]) -> str:
 
 
 def ints(values: Sequence[int]) -> str:
-    """A list of numbers as an attribute."""
+    """The MLIR text of an attribute that is a list of integers."""
     return f"array<i64: {', '.join(map(str, values))}>" if values else "array<i64>"
 
 

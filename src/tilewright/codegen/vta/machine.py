@@ -13,7 +13,7 @@ WGT = te.scope("vta_wgt", 1 << DEFAULT.log_wgt_bytes)
 ACC = te.scope("vta_acc", 1 << DEFAULT.log_acc_bytes)
 
 MEMORIES: dict[str, Memory] = {INP: Memory.INP, WGT: Memory.WGT, ACC: Memory.ACC}
-"""The memory of each scope."""
+"""The memory of VTA in which buffers of each scope lie."""
 
 LANES = {Memory.INP: (DEFAULT.block,), Memory.WGT: (DEFAULT.block, DEFAULT.block), Memory.ACC: (DEFAULT.block,)}
 """The inner dimensions of a memory's buffers, which make a row."""

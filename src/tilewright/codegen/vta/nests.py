@@ -67,8 +67,8 @@ def nests(rows: Sequence[Array], *, depth: int = GEMM_DEPTH) -> Iterator[Nest]:
 
 
 def _dims(rows: Sequence[Array]) -> list[_Dim] | None:
-    """The loops, one a dimension longer than 1, through which operands step as `rows` say; None if the rows do not step
-    evenly, or step backwards."""
+    """The loops of a nest in which operand k accesses the rows `rows[k]`, one for each dimension of these arrays that
+    is longer than 1, with the step of each operand; None if an operand does not step evenly, or steps backwards."""
     shape = rows[0].shape
     dims = []
     for d, extent in enumerate(shape):

@@ -60,7 +60,7 @@ class _Loop:
 
     @property
     def extent(self) -> Expr:
-        """The number of iterations."""
+        """The number of iterations of the loop."""
         if self.attrs.trip is not None:
             return dim(self.attrs.trip)
         sequence = self.b.x(2 + self.attrs.carried)

@@ -88,7 +88,7 @@ class AttentionAttrs(ScoresAttrs):
 
 
 def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
-    """The shape as (batch, sequence, heads, depth)."""
+    """The shape of the operand `t`, whose dimensions are in `order`, as (batch, sequence, heads, depth)."""
     if t.rank != 4:
         raise ShapeError("an operand of attention has four dimensions", got=t)
     return tuple(t.shape[k] for k in ORDERS[order])

@@ -65,7 +65,8 @@ def _infer(types: Types, attrs: ExternalCallAttrs) -> tuple[TensorType, ...]:
 
 
 def _reference(arrays: Sequence[Any], attrs: ExternalCallAttrs) -> tuple[Any, ...]:
-    """The operators that the part computes, evaluated in NumPy; if `body` is empty, the part itself."""
+    """The NumPy reference of `lowered.external_call`: the operators that the external part computes, as `body` states
+    them; if `body` is empty, the external code itself."""
     if attrs.body:
         graph = parse_graph(attrs.body)
         values = dict(zip((v.name for v in (*graph.inputs, *graph.params)), arrays, strict=True))

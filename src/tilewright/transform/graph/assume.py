@@ -125,7 +125,7 @@ def _simpler(e: Expr) -> Expr:
 
 
 def _choices(form: Linear) -> Iterator[tuple[Op, Expr, Expr]]:
-    """For each minimum or maximum in a linear form, both of (minimum, argument, other argument)."""
+    """Yield for each minimum or maximum m = min(a, b) in a linear form the triples (m, a, b) and (m, b, a)."""
     for atom, _ in form.terms:
         if isinstance(atom, Op) and atom.name in _EXTREMA:
             a, b = atom.args

@@ -24,7 +24,8 @@ from tilewright.transform.graph.views import JOIN_SLICES
 
 
 def canonicalise(graph: Graph) -> Graph:
-    """The graph in canonical form. Outputs keep their names, and with them the nodes that compute them."""
+    """The graph with equal nodes merged, unused nodes and operators without effect removed, constants folded, and
+    neighbouring slices joined. Outputs keep their names, and with them the nodes that compute them."""
     result = rewrite(graph, RULES, repeat=True, common=True)
     return eliminate_dead(graph) if result is graph else result
 

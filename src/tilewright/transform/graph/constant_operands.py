@@ -54,7 +54,7 @@ class Shared:
 
     @property
     def arrays(self) -> tuple[Value, ...]:
-        """The arrays of lifted numbers, as values."""
+        """The arrays that hold the numbers of all groups, as values."""
         return tuple(n.output for n in self.created if n.op != "constant")
 
     @property
@@ -184,8 +184,9 @@ def _reading(group: Group, number: Node, value: Value) -> Group:
 
 
 class _Maker:
-    """Collects numbers that become operands, by type, and by position among a kernel's operands: two operands of one
-    kernel are two values, while equal numbers at one position are shared."""
+    """Collects the numbers that groups are to read from arrays instead of having them in their code. Equal numbers of
+    one type share an entry only if they are the same operand of their kernels: two operands of one kernel are two
+    values."""
 
     def __init__(self, used_names: set[str]) -> None:
         self._used_names = used_names

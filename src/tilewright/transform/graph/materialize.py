@@ -42,9 +42,9 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
 
 
 def _in_memory(graph: Graph) -> Graph:
-    """The graph in which constants that loop programs and checks read are copied to memory: other kernels have
-    constants in their code, but these read only memory. `hoist_constants` has made parameters of the constants before;
-    these come from passes after it."""
+    """The graph in which constants that loop programs and checks read are copied to memory, as these cannot have
+    constants in their code. The constants are those that passes have created: `hoist_constants` has made parameters of
+    the model's."""
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     sources = {v: place.base for v, place in places(graph.nodes).items()}
     builder = builder_for(graph)

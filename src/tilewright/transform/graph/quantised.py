@@ -67,7 +67,7 @@ MIN_CHANNELS = 4
 """The least number of channels and filters per group with which a grouped convolution is computed without groups. It is
 the number of products that a dot instruction sums."""
 FOLLOWED = 8
-"""The largest number of nodes that are followed between two products."""
+"""The largest number of softmax and pointwise nodes that are followed from one product to the next."""
 MAX_GROUPS = 4
 """The largest number of groups multiplied as one: a dot instruction has four times the products of a float one."""
 
@@ -170,7 +170,8 @@ class _Product:
         return multiplies_alike(x.integers, w.integers) and not self.is_attended(node.output)
 
     def is_attended(self, value: Value, depth: int = FOLLOWED) -> bool:
-        """Whether a value goes through a softmax to a product, with no rounding in between."""
+        """Whether a product reads `value` through softmax and pointwise nodes, at least one and at most `depth` of
+        them, none of which rounds; as in attention."""
         for node in self.match.rewriter.readers.get(value, []):
             if node.op == "matmul":
                 return depth < FOLLOWED

@@ -157,7 +157,8 @@ def assign_layouts(graph: Graph, target: Target) -> Graph:
 
 
 EXACT = Selection()
-"""The note on nodes that compute a product of higher exactness. It stays on them up to the pass "store in 16 bits"."""
+"""The note on nodes that compute an f32 product which must be more accurate than the user's options require. It stays
+on them up to the pass "store in 16 bits"."""
 
 
 def _assign(a: Assigner, node: Node, known: Mapping[str, Rule]) -> None:

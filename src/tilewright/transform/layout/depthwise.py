@@ -24,11 +24,12 @@ SHORT_FILTERS = 4
 zeros."""
 
 OF_WINDOWS = 0.5
-"""Groups whose filters fill less of a block are computed by windows, with filters of zeros, if the share of filters
-that are not zeros is at least this times the share of lanes that a row fills (`line_share`). Tiles of pixels were as
-fast at 0.2 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, at 0.5 to 0.65 with AVX2 (Zen 5, 27 November 2026)."""
+"""The least ratio of (share of filters that are not zeros) to (share of lanes that a row fills, `line_share`) at which
+groups whose filters do not fill a block are filled up with filters of zeros and computed by windows. Tiles of pixels
+were as fast at 0.2 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, at 0.5 to 0.65 with AVX2 (Zen 5, 27 November
+2026)."""
 OF_HALF_VECTORS = 0.8
-"""The figure `OF_WINDOWS` for windows with blocks of half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2
+"""The least ratio, as `OF_WINDOWS`, for blocks of half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2
 times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
 
 

@@ -25,7 +25,8 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 
 
 def lower_blocks(func: PrimFunc) -> PrimFunc:
-    """The function without blocks."""
+    """The function with each block replaced by ordinary loops and statements: iterators by the values that they are
+    bound to, predicates by conditions."""
     return func.with_body(_Lowering(names_of(func), frozenset(func.symbols)).statement(func.body))
 
 

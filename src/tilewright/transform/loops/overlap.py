@@ -261,7 +261,7 @@ def _halved(line: _Line) -> Stmt:
 
 
 def _held(s: Stmt, tests: frozenset[Expr]) -> Stmt:
-    """`s` with the tests replaced by true."""
+    """The statement `s` with the conditions `tests` replaced by true."""
 
     def on(s: Stmt) -> Stmt | None:
         if not isinstance(s, If):

@@ -235,8 +235,8 @@ class _Partition:
 
 
 def _find_split(loop: For, outer: dict[Var, Expr], literal: bool) -> _Split | None:
-    """A split of the loop by conditions that hold in a main part. If there is none, a split by selects between two
-    arrays, where the first array is not read."""
+    """The way to split `loop` at bounds of its conditions, so that these hold in the main part; if there is none, at
+    bounds of selects between two arrays, so that the main part reads only the second; None if there is none either."""
     return _split_by(_conditions(loop, outer, literal), loop, outer) or _split_by(
         list(_alternatives(loop)), loop, outer
     )

@@ -157,8 +157,9 @@ def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | No
 
 @dataclass(slots=True)
 class _Doubled:
-    """Pipelined stages with two versions of the data they share: per stage the statements that copy values first, for
-    each shared buffer the one that has its versions, and all new buffers."""
+    """The stages of a pipelined loop, with two or more versions of the buffers that they share: `copies`, for each
+    stage, the statements that copy shared scalars first; `versions`, for each other shared buffer, the buffer of all
+    its versions; and all `new` buffers."""
 
     stages: list[_Stage]
     copies: list[list[Stmt]]

@@ -149,7 +149,7 @@ _TANH_SHIFT = 0.625
 _TANH_BITS = 21
 """The number of bits of an f32 below those that number the intervals."""
 _TANH_DEGREE = 5
-"""The degree of an interval's polynomial."""
+"""The degree of the polynomial that approximates tanh in an interval."""
 
 
 @cache
@@ -169,10 +169,10 @@ def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
 
 
 _PARTS = 2.75
-"""The number of intervals per unit of the argument, each with its own polynomial; interval k is around k / _PARTS, and
-the last one is constant."""
+"""The number of intervals per unit of the argument, in each of which a polynomial approximates GELU's factor; interval
+k is around k / _PARTS, and the last one is constant."""
 _DEGREE = 4
-"""The degree of an interval's polynomial."""
+"""The degree of the polynomial that approximates GELU's factor in an interval."""
 
 
 def _gated(x: Expr, odd: Callable[[float], float]) -> Expr:

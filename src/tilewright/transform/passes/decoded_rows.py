@@ -32,7 +32,8 @@ CODES = op(
     "cast", "codes", name="cast", where=lambda node: node.inputs[0] is not None and node.inputs[0].dtype in (i8, u8)
 )
 MAX_ROWS = 8
-"""The largest number of query heads per head of keys and values for which each is summed separately."""
+"""The largest number of query heads per head of keys and values for which a product is divided into one sum for each
+query head."""
 MOVES = ("transpose", "identity", "reshape", "broadcast")
 NUMBERS = op("mul", CODES, "scale", name="numbers", through=MOVES)
 
@@ -75,8 +76,8 @@ def _summed(m: Match) -> Value | None:
 
 
 def _row_summed(m: Match, x: Value, codes: Value, scale: Value, order: tuple[int, ...]) -> Value:
-    """Emit the product [..., 1, columns] of one row with dequantised codes, whose dimensions are a permutation `order`
-    of the product's."""
+    """Emit the product [..., 1, columns] of one row `x` with a matrix of dequantised codes, as a sum over the depth.
+    Dimension k of the product is dimension `order[k]` of `codes`."""
     depth = order[-2]
     row = m.emit("transpose", m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], const(1))), perm=_inverse(order))
     wide = m.emit("cast", codes, dtype=f32)

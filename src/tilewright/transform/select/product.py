@@ -43,7 +43,8 @@ def product_precision(enclosing: Surroundings, node: Node) -> Precision:
 
 
 def attention_precision(enclosing: Surroundings, node: Node) -> Precision:
-    """ "bf16" if the user set it and the machine has a dot instruction for both products of attention; else "fp32"."""
+    """The precision of an attention's products: "bf16" if the user set it and the machine has a dot instruction for
+    both products; else "fp32"."""
     q = node.inputs[0]
     dot = find_dot(bf16, bf16, enclosing.target)
     if enclosing.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:

@@ -261,12 +261,12 @@ def last_block(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> Ti
 
 
 def tiles_of(shape: WinogradProblem, choice: Winograd) -> int:
-    """The number of tiles of all images."""
+    """The number of tiles of outputs of all images of `shape`, by the transform `choice`."""
     return shape.images * ceil(shape.height / choice.tile) * ceil(shape.width / choice.tile)
 
 
 def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
-    """The number of blocks of tiles of all images."""
+    """The number of blocks of tiles, each of the size `block`, of all images of `shape`."""
     if not block.columns:
         return ceil(tiles_of(shape, choice) / block.rows)
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
