@@ -152,7 +152,8 @@ class Meetings:
 
 @cache
 def meetings() -> Meetings:
-    """The linked code, which is never unloaded, since threads may wait in it while the interpreter ends."""
+    """The linked code of `meeting_text`, which is never unloaded, since threads may wait in it while the interpreter
+    ends."""
     names = ["tw_meet", "tw_show", "tw_reduce", "tw_await", "tw_post", "tw_ring"]
     library = Library({"meeting": compile_text(meeting_text)}, names)
     library.keep_forever()

@@ -81,7 +81,8 @@ def is_operator(node: Node) -> bool:
 
 
 def partition(gm: GraphModule, refused: Iterable[Node], weights: frozenset[Node], least: int) -> Schedule:
-    """Cut a graph.
+    """Cut the graph `gm` into parts, to be compiled, and the nodes that PyTorch runs; returns both in the order in
+    which they run.
 
     Args:
         refused: nodes that PyTorch must run.

@@ -41,7 +41,7 @@ class AccessLog:
         arrival: float,
         sizes: tuple[int, int],
     ) -> None:
-        """Write a line.
+        """Write the log's line for one request.
 
         Args:
             status: HTTP's number, or the name of gRPC's code.

@@ -52,7 +52,8 @@ class Requantised:
 
     @property
     def floor(self) -> int | None:
-        """With an offset, a bound that is larger than any result before its byte is taken; else None."""
+        """For a layer with an offset, a bound above every result before the result is cut to a byte; biases are at
+        least that large. None without an offset."""
         return self.high + (self.offset >> self.shift) + 1 if self.offset else None
 
 

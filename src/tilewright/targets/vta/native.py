@@ -83,8 +83,8 @@ def _count(f: Function, machine: Value, name: str, by: Value) -> None:
 
 
 def _segment(m: Module) -> None:
-    """Define a function: the address in this process of `size` bytes at a DRAM address; null if no segment contains all
-    of them."""
+    """Define `tw_vta_at(m, at, size)`: the address in this process of the `size` bytes at DRAM address `at`; null if no
+    segment contains all of them."""
     with m.function("tw_vta_at", PTR, [("m", PTR), ("at", I64), ("size", I64)], local=True) as (f, (machine, at, size)):
         segments = _part(f, machine, "segments")
         with f.each(_part(f, machine, "count")) as k:
