@@ -34,6 +34,10 @@ class TooLarge(Exception):
     """More memory than is tried."""
 
 
+class Enough(Exception):
+    """No further sizes are tried: each is a program of its own, which is compiled anew."""
+
+
 class Pages:
     """Readable pages with a guard on each side, used again once `free` gives them all back."""
 

@@ -18,6 +18,7 @@ import numpy as np
 from jax import export, lax
 
 import tilewright as tw
+from tests.fuzz import guarded, jax_steps
 from tests.fuzz.compared import differs
 from tests.fuzz.open_jax import chained, exported_model
 
@@ -28,6 +29,7 @@ FLOATS = (np.float32, np.float32, jnp.bfloat16, np.float16)
 INTEGERS = (np.int32, np.int32, np.int8, np.uint8, np.int16, np.uint16, np.uint32)
 TOLERANCE = {"float32": 3e-6, "float16": 4e-3, "bfloat16": 4e-2}
 SHAPES = ("b, {w}", "b, {w}", "b", "2*b, {w}", "b + 1, {w}", "b, c", "{w}, b", "b, 2, c", "2*b + 1", "b, b")
+MORE_SHAPES = ("b, b*c", "b, b + c", "b, c, {w}", "b, 3*b + 2", "b, max(b, c)", "b, floordiv(b, 2)", "b, mod(b, 3) + 1")
 CONSTRAINTS: tuple[tuple[str, ...], ...] = ((), (), (), (), ("b >= 2",), ("mod(b, 2) == 0",), ("c <= b",), ("b <= 9",))
 SIZES = ((1, 1), (2, 4), (5, 3), (0, 3), (4, 9))
 MODES = ("clip", "fill", "wrap", "promise_in_bounds", "drop")
@@ -344,7 +346,8 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
     """A function, its arguments as shapes, and the names of its steps."""
     rng = Random(seed)
     scope = export.SymbolicScope(rng.choice(CONSTRAINTS))
-    shape = export.symbolic_shape(rng.choice(SHAPES).format(w=rng.choice((1, 3, 4, 8))), scope=scope)
+    shapes = (SHAPES, MORE_SHAPES)[rng.random() < 0.3]
+    shape = export.symbolic_shape(rng.choice(shapes).format(w=rng.choice((1, 3, 4, 8))), scope=scope)
     (c,) = export.symbolic_shape("c", scope=scope)
     dtype = rng.choice(FLOATS if rng.random() < 0.6 else INTEGERS)
     inputs = [jax.ShapeDtypeStruct(shape, dtype), jax.ShapeDtypeStruct((c,), np.int32)]
@@ -356,12 +359,13 @@ def drawn(seed: int) -> tuple[Callable[..., Any], list[Any], list[str]]:
             break
         place = rng.choice([k for k in range(len(pool)) if k != 1][-3:])
         floating = jnp.issubdtype(pool[place].dtype, jnp.floating)
-        table = rng.choices((ANY, FLOATING if floating else INTEGER, BY_DATA, BINARY), (4, 2, 2, 2))[0]
+        tables = (jax_steps.STEPS, ANY, FLOATING if floating else INTEGER, BY_DATA, BINARY)
+        table = rng.choices(tables, (12, 4, 2, 2, 2))[0]
         name = rng.choice(list(table))
         if table is BINARY:
             f, places = BINARY[name], (place, rng.choice([k for k in range(len(pool)) if k != 1]))
         else:
-            f, places = table[name](rng), (place, 1) if table is BY_DATA else (place,)
+            f, places = table[name](rng), (place, 1) if table in (BY_DATA, jax_steps.STEPS) else (place,)
         try:
             created = jax.eval_shape(f, *(pool[k] for k in places))
         except Exception:  # not for such shapes or types
@@ -396,6 +400,30 @@ def numbers(shape: Any, dtype: Any, rng: Any) -> Any:
     return np.where(rng.random(shape) < 0.1, rng.choice((ends.min, ends.max), shape), values).astype(dtype)
 
 
+def sized(dimension: str, b: int, c: int) -> int:
+    """A dimension of a shape, as JAX prints it, where b and c are numbers."""
+    values = {
+        "b": b,
+        "c": c,
+        "2*b": 2 * b,
+        "b + 1": b + 1,
+        "2*b + 1": 2 * b + 1,
+        "b*c": b * c,
+        "c + b": b + c,
+        "b + c": b + c,
+        "3*b + 2": 3 * b + 2,
+        "max(b, c)": max(b, c),
+        "floordiv(b, 2)": b // 2,
+        "mod(b, 3) + 1": b % 3 + 1,
+    }
+    return values[dimension]
+
+
+def pairs(rng: Random) -> list[tuple[int, int]]:
+    """Pairs of sizes, those at which results may be compared first."""
+    return list(dict.fromkeys((*SIZES, *guarded.pairs(rng))))
+
+
 def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
     """A call of the function of a seed where b is n and c is m. At some sizes what it gives is compared with JAX's.
     ModelError where it is refused."""
@@ -404,15 +432,15 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
     reference = jax.jit(exported.call)
     shapes = [[d if isinstance(d, int) else str(d) for d in g.shape] for g in inputs]
     compared: set[tuple[int, int]] = set()
+    places = SIZES[seed % len(SIZES)], SIZES[seed // 7 % len(SIZES)]
 
     def call(n: int, m: int) -> Any:
         rng = np.random.default_rng(n)
-        sizes = {"b": n, "c": m, "2*b": 2 * n, "b + 1": n + 1, "2*b + 1": 2 * n + 1}
-        one, two = (tuple(d if isinstance(d, int) else sizes[d] for d in shape) for shape in shapes)
+        one, two = (tuple(d if isinstance(d, int) else sized(d, n, m) for d in shape) for shape in shapes)
         most = (max(n, 1), 3, 1 << 31)[m % 3]
         x, ids = numbers(one, inputs[0].dtype, rng), rng.integers(-most, most, two).astype(np.int32)
         want = None
-        if (n, m) in SIZES and (n, m) not in compared:
+        if (n, m) in places and (n, m) not in compared:
             compared.add((n, m))
             try:
                 want = reference(x, ids)

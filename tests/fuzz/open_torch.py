@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import tilewright as tw
-from tests.fuzz import networks
+from tests.fuzz import networks, torch_steps
 
 Random = random.Random
 Step = Callable[..., Any]
@@ -74,6 +74,7 @@ class Chain(nn.Module):
     def __init__(self, steps: list[Step]) -> None:
         super().__init__()
         self.steps = steps
+        self.layers = nn.ModuleList(step for step in steps if isinstance(step, nn.Module))
 
     def forward(self, x: torch.Tensor, ids: torch.Tensor) -> Any:
         y = x
@@ -85,14 +86,37 @@ class Chain(nn.Module):
 def drawn(seed: int) -> tuple[Chain, int, list[str]]:
     """A module, the columns of its matrix, and the names of its steps."""
     rng = Random(seed)
-    names = [rng.choice(list(STEPS)) for _ in range(rng.randint(1, 4))]
-    return Chain([STEPS[name](rng) for name in names]), rng.choice((1, 3, 4, 8)), names
+    torch.manual_seed(seed)
+    width = rng.choice((1, 3, 4, 8))
+    example = torch.randn(6, width), torch.tensor([0, 2, 1, 0, 3])
+    steps: list[Step] = []
+    names: list[str] = []
+    y, wanted = example[0], rng.randint(1, 4)
+    for _ in range(6 * wanted):
+        if len(steps) == wanted:
+            break
+        table = torch_steps.STEPS if rng.random() < 0.6 else STEPS
+        name = rng.choice(list(table))
+        step = table[name](rng)
+        try:
+            created = step(y, example[1])
+        except Exception:  # not for such shapes
+            continue
+        if not isinstance(created, torch.Tensor) or created.ndim != 2 or not 0 < created.numel() < 10_000:
+            continue
+        y = created.detach()
+        steps.append(step)
+        names.append(name)
+    return Chain(steps).eval(), width, names
 
 
 def text(seed: int) -> str:
     """The text of a module."""
-    if seed % 3 == 0:
-        return str(networks.drawn(seed)[0])
+    return str(networks.drawn(seed)[0]) if seed % 3 == 0 else chain_text(seed)
+
+
+def chain_text(seed: int) -> str:
+    """The text of a chain of steps."""
     _, width, names = drawn(seed)
     return f"[n, {width}]: {', '.join(names)}"
 

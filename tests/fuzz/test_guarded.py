@@ -5,13 +5,14 @@ each kind are tried here."""
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from tests.fuzz.guarded import Fault, report
+from tests.fuzz.guarded import PAIRS, SIZES, Fault, pairs, report
 from tests.fuzz.open_reported import ONNX
 
 COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "3"))
@@ -21,7 +22,7 @@ COUNT = int(os.environ.get("TILEWRIGHT_FUZZ", "3"))
 def test_nothing_is_touched_outside(door: str, first: int, count: int) -> None:
     said = list(report(door, first, count))
     assert not [str(s) for s in said if isinstance(s, Fault)]
-    assert sum(s[0] for s in said if not isinstance(s, Fault)) > 100
+    assert sum(s.ran for s in said if not isinstance(s, Fault)) > 100
 
 
 OUTSIDE = """
@@ -62,3 +63,9 @@ def test_what_is_touched_is_noticed() -> None:
     environment = os.environ | {"TILEWRIGHT_VERIFY": "0"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.split() == [str(int(signal.SIGSEGV)) if case[4] else "0" for case in CASES]
+
+
+def test_a_program_is_called_at_all_sizes() -> None:
+    drawn = pairs(random.Random(0))
+    assert {n for n, _ in drawn} >= set(SIZES)
+    assert PAIRS - 4 <= len(drawn) == len(set(drawn)) <= PAIRS
