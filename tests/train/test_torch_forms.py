@@ -287,6 +287,59 @@ class Model(nn.Module):
         return self.b(h if result is None else result).pow(2).sum()
 
 
+def penalty(model: Any, x: Any) -> Any:
+    x = x.detach().requires_grad_(True)
+    (flow,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return (flow.norm() - 1) ** 2
+
+
+def squared_gradients(model: Any, x: Any) -> Any:
+    flows = torch.autograd.grad(model(x).sum(), list(model.parameters()), create_graph=True)
+    return sum(flow.pow(2).sum() for flow in flows)
+
+
+def backward_within(model: Any, x: Any) -> Any:
+    loss = model(x).sum()
+    loss.backward(create_graph=True)
+    return loss + sum(p.grad.pow(2).sum() for p in model.parameters())
+
+
+INNER: list[Callable[[Any, Any], Any]] = [
+    penalty,
+    squared_gradients,
+    backward_within,
+    lambda model, x: torch.func.grad(lambda v: model(v).sum())(x).pow(2).sum(),
+]
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("loss", INNER)
+def test_gradients_within_a_loss_are_refused_by_name(loss: Callable[[Any, Any], Any], door: str) -> None:
+    """Gradient penalties: whatever was tried, the module has its parameters, without gradients."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    before = [p.detach().clone() for p in model.parameters()]
+    x = torch.ones(3, 4)
+    with pytest.raises(tw.errors.UnsupportedError, match="gradients within what is traced"):
+        if door == "compile_step":
+            tw.compile_step(model, loss, tw.train.SGD(0.5), example=(x,))
+        else:
+            tw.differentiable(Applied(model, loss), (x,))
+    for p, value in zip(model.parameters(), before, strict=True):
+        assert type(p) is nn.Parameter and p.requires_grad and p.grad is None and torch.equal(p, value)
+    assert torch.is_grad_enabled() and x.grad is None
+
+
+class Applied(nn.Module):
+    """A function of a model and its input as one module."""
+
+    def __init__(self, model: Any, function: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self.model, x)
+
+
 def saved(h: Any) -> Any:
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.round(), lambda x: x):
         return torch.tanh(h)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.nn.modules import module as modules
 
+from tilewright.frontend.torch.inner import InnerGradients
 from tilewright.support.errors import UnsupportedError
 
 HINT = (
@@ -36,7 +37,7 @@ _OF_NODES = ("register_hook", "register_prehook")
 def watched() -> Iterator[list[str]]:
     """Within the context, hooks that code registers are recorded, each once, in the list that it yields. PyTorch's own
     subclasses of context managers, such as those of `torch.utils.checkpoint`, do not change gradients and are
-    ignored."""
+    ignored. Calls of `backward` raise UnsupportedError."""
     seen: dict[str, None] = {}
     results: list[str] = []
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
@@ -61,7 +62,8 @@ def watched() -> Iterator[list[str]]:
     if profiler is None:
         sys.setprofile(profile)
     try:
-        yield results
+        with InnerGradients():
+            yield results
     finally:
         if profiler is None:
             sys.setprofile(None)

@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.checks import ChecksAsNumbers, unchecked_distributions
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
+from tilewright.frontend.torch.inner import InnerGradients, InnerGradientsError
 from tilewright.frontend.torch.spaced import OpenSteps
 from tilewright.frontend.torch.symbols import guards_of, guards_of_operators, holds, own_guards, traced_sizes
 from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
@@ -79,8 +80,9 @@ def export_module(
                     result = _exported(module, trace, training)
                 except Exception as error:  # what a module's own code raises while it is traced may be anything
                     unskip(error)
-                    if unrolled := _cause(error, UnrolledError):
-                        raise unrolled from None
+                    for kind in (UnrolledError, InnerGradientsError):
+                        if cause := _cause(error, kind):
+                            raise cause from None
                     failures.append(error)
                     if not _is_of_ranges(error) or _numbers(error):
                         break
@@ -126,12 +128,17 @@ def _cause(error: BaseException | None, kind: type[E]) -> E | None:
 
 def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> ExportedProgram:
     mode = contextlib.nullcontext() if training else evaluating(module)
-    label = type(module).__name__
-    traced = mode, opaque_operators(), OpenSteps(), unrolled_refused(label), ChecksAsNumbers()
+    label, inner = type(module).__name__, InnerGradients()
+    traced = mode, opaque_operators(), OpenSteps(), unrolled_refused(label), ChecksAsNumbers(), inner
     with contextlib.ExitStack() as stack, quietly(), torch.set_grad_enabled(training):
         for context in (*traced, *([unchecked_distributions()] if training else [])):
             stack.enter_context(context)
-        result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+        try:
+            result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+        except Exception as error:  # whatever the exporter meets in such a graph
+            if inner.computed:
+                raise InnerGradientsError from error
+            raise
         if training:
             detach_in_place(result)
             detach_regions(result)
