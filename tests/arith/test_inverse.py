@@ -49,7 +49,7 @@ def random_index(rng: random.Random, depth: int = 2) -> Expr:
     return total
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("part", range(4))
 def test_every_point_is_located_once(part: int) -> None:
     for seed in range(part, 160, 4):

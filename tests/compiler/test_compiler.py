@@ -92,6 +92,7 @@ def test_kernels_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert first.objects == second.objects and first.manifest == second.manifest
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("name", ALL)
 def test_programs_come_from_the_cache(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,6 +100,13 @@ def test_llvm_is_named_with_its_version() -> None:
     assert llvmlite.__version__ in version and ".".join(map(str, llvm.llvm_version_info)) in version
 
 
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package's sources."""
+    folder = tmp_path_factory.mktemp("sources") / "tilewright"
+    return Path(shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__")))
+
+
 @pytest.mark.parametrize(
     ("name", "counts"),
     [
@@ -111,12 +118,13 @@ def test_llvm_is_named_with_its_version() -> None:
         ("cli/main.py", False),
     ],
 )
-def test_sources_that_count(name: str, counts: bool, tmp_path: Path) -> None:
-    package = Path(shutil.copytree(PACKAGE, tmp_path / "tilewright"))
-    before = source_digest(package)
+def test_sources_that_count(name: str, counts: bool, copied: Path) -> None:
+    text = (copied / name).read_text()
+    before = source_digest(copied)
     assert before == module.code_version()
-    (package / name).write_text((package / name).read_text() + "# more\n")
-    assert (source_digest(package) != before) == counts
+    (copied / name).write_text(text + "# more\n")
+    assert (source_digest(copied) != before) == counts
+    (copied / name).write_text(text)
 
 
 def test_names_of_sources_count(tmp_path: Path) -> None:

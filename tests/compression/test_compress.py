@@ -108,6 +108,7 @@ def test_movement_prunes_what_training_moves_to_zero(weights: dict[str, Array], 
     assert not np.array_equal(np.flatnonzero(now), by_magnitude)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("train", [{"temperature": 2.0}, {"labels": 1.0}, {"temperature": 1.0, "labels": 0.3}])
 def test_probabilities_and_labels_are_followed(
     train: dict[str, float], weights: dict[str, Array], samples: list[Array]

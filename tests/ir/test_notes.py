@@ -90,6 +90,7 @@ def noted(*notes: Note) -> PrimFunc:
 # Laws
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", sorted(all_notes()))
 @given(data=st.data())
 @examples(25)
@@ -113,6 +114,7 @@ def test_notes_of_plugins_print_and_parse_back(data: Any) -> None:
         del NOTES["everything"]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", sorted(name for name in all_notes() if issubclass(NOTES[name], LoopNote)))
 @given(data=st.data())
 @examples(10)

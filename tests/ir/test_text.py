@@ -358,17 +358,17 @@ def test_algorithms_are_listed_where_there_is_no_such() -> None:
 @pytest.mark.parametrize("opening", ["(", "-", "A[", "not ", "f32(", "i + (", "- -", "select(true, 1, "])
 def test_deep_nesting_is_refused(opening: str) -> None:
     with pytest.raises(ParseError, match="nested"):
-        parse_expr(opening * 100_000, buffers=[A])
+        parse_expr(opening * 20_000, buffers=[A])
 
 
 def test_deep_statements_are_refused() -> None:
     for opening in ("if true {", "for i in 0..4 {", "block b () {", "if true { } else "):
         with pytest.raises(ParseError):
-            parse_stmt(opening * 50_000)
+            parse_stmt(opening * 10_000)
 
 
 def test_huge_numbers_are_refused() -> None:
     with pytest.raises(ParseError, match="digits"):
         parse_expr("9" * 10_000)
     with pytest.raises(ParseError, match="operators in a row"):
-        parse_expr("1 + " * 100_000 + "1")
+        parse_expr("1 + " * 20_000 + "1")

@@ -13,6 +13,7 @@ from tilewright.runtime.model import Model
 SIZES = {"decoder": {"layers": 1, "width": 32, "heads": 2, "words": 40, "most": 9}, "detector": {"channels": 8}}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", ["recurrence", "decoder", "detector"])
 def test_equal_to_onnx_runtime(name: str) -> None:
     """Chosen words and boxes are equal, other numbers close; the whole model is one program."""

@@ -12,6 +12,7 @@ from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.targets.target import Target
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(6)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", light_models.names())

@@ -45,6 +45,7 @@ def test_outputs_into_the_callers_buffers(case: Case) -> None:
     assert _bytes(buffers) == _bytes(expected)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("compiled", [1, 2])
 def test_results_do_not_depend_on_the_number_of_threads(case: Case, compiled: int, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def func_of(arrays: list[Any], attrs: dict[str, Any]) -> PrimFunc:
     return lower_group(Group(graph.nodes, tuple(values), graph.outputs), OP).func
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(5)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("rows,tiles,vectors,side", [(1, 1, 1, 1), (5, 1, 1, 4), (4, 2, 2, 8), (3, 13, 1, 4)])
 @pytest.mark.parametrize(

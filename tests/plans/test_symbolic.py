@@ -72,6 +72,7 @@ def test_the_mean_over_maps_is_geometric_and_over_images_the_usual_one() -> None
     assert mean([100.0, 400.0], problems((1, 2, 8), (1, 8, 2))) == pytest.approx(200.0)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(
     ("least", "most", "likely", "fast", "plan"),
@@ -124,6 +125,7 @@ def test_transposed_convolutions_copy_no_map_that_has_no_padding() -> None:
     assert strips[0] > strips[1] == max(1, Target.host().l2 // 2 // (4 * 1025 * 32))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("likely", "lines"), [(4, 1), (32, 4), (512, 8)])
 def test_lines_that_are_padded_together(likely: int, lines: int) -> None:
     """Some of a map of any height, but of a low one no more than leave each thread its strips."""

@@ -69,6 +69,7 @@ def test_attention_is_calibrated_and_multiplies_bytes() -> None:
     assert not any(n.op in ("matmul", "lowered.matmul_packed", "lowered.attention") for n in after.nodes)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("most,in_bytes", [(512, 6), (1 << 18, 5), (None, 5)])
 def test_attention_of_open_length_multiplies_bytes_where_sums_fit(most: int | None, in_bytes: int) -> None:
     """The depth of the second product is the length: its sums fit 32 bits where the length is bounded."""

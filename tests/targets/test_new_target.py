@@ -89,7 +89,7 @@ def test_the_suites_kernels_are_code_for_it(name: str) -> None:
     assert wide
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @here
 @pytest.mark.parametrize("name", SUITE)

@@ -64,6 +64,7 @@ def test_a_chain_of_n_layers_needs_memory_of_root_n() -> None:
         assert np.isfinite(step(batch(0))["loss"])
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("share", ["0.8x", "0.6x", "0.45x"])
 def test_parameters_are_the_same_bits(share: str) -> None:
     ordinary = compile_step(chain(24))

@@ -127,6 +127,7 @@ def step_of(optimizer: Optimizer, **options: Any) -> Step:
     return compile_step((network(), weights()), optimizer=optimizer, **options)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: str(o))
 def test_optimizers(optimizer: Optimizer) -> None:
     step = step_of(optimizer)

@@ -52,6 +52,7 @@ def weights(cases: list[Case]) -> dict[str, np.ndarray]:
     return {f"w{k}": rng.standard_normal(shape, np.float32) for k, (_, shape, _) in enumerate(cases)}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_one_function_packs_all_of_a_kind(threads: int, tmp_path: Path) -> None:
     """Native code, called with the numbers of each; also from a file, and step by step."""

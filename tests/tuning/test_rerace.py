@@ -32,7 +32,7 @@ HOST = Target.host()
 
 def old(number: int = 1, **changes: Any) -> tuple[Record, list[str]]:
     """A record of another compiler about a convolution, and the labels of today."""
-    (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
+    (group,) = fuse(model((1, 4, 16, 12, 3, 1, 1)))
     func = lower_group(group, "k").func
     labels = [c.label for c in candidates(analyse(func), HOST)]
     setting = labels[number]

@@ -43,6 +43,7 @@ def test_expression_reference_and_ordinary_product_agree(
     np.testing.assert_array_equal(got, x @ w)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("size", "strides", "channels", "filters", "strip", "panels"), [
     ((4, 6), (1, 1), 16, 32, 12, 2),
     ((4, 6), (1, 1), 16, 32, 4, 1),

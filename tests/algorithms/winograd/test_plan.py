@@ -128,7 +128,7 @@ def choose(shapes: tuple[WinogradProblem, ...], sizes: tuple[int, ...], target: 
     return best if isinstance(best, Winograd) else None
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(5)
 @pytest.mark.costly(4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_agrees_with_a_ordinary_convolution(case: tuple[Any, ...]) -> None:

@@ -36,6 +36,7 @@ from tilewright.transform.loops.placed import placed_loops
 SMALL = Requantised(9)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize(
     "layer",
@@ -80,6 +81,7 @@ def test_layers_of_resnet(name: str) -> None:
 LAYER = Convolution(4, 14, 14, 4, (3, 3), 1, (1, 1, 1, 1), requantised=SMALL)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("tile", [
     Tile(4, 7, 4, 1, False, "all"), Tile(1, 4, 2, 2, False, "chunk"), Tile(2, 5, 1, 2, True, "chunk"),

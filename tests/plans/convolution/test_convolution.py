@@ -198,7 +198,7 @@ SMALL = [
 ]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("knobs", [(1, 16, 3, 1), (3, 16, 9, 2), (5, 16, 1 << 20, 1), (2, 16, 8, 1 << 20)], ids=str)
 @pytest.mark.parametrize("case", SMALL, ids=str)

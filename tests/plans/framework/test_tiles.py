@@ -187,6 +187,7 @@ def numbers(case: dict[str, Any], zero: int) -> Graph:
     return builder.finish((ops.emit1(builder, "conv", *wide, **enclosing, groups=1),))
 
 
+@pytest.mark.daily(4)
 @pytest.mark.costly(2)
 @pytest.mark.parametrize("way", ["matrices", "flat", "gathered"])
 @pytest.mark.parametrize("name", [*CASES, *GATHERED])

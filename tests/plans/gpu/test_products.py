@@ -102,6 +102,7 @@ CONVOLUTIONS = [
 ]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("func", "tolerance"), CONVOLUTIONS)
 def test_convolutions_of_channels_innermost(func: PrimFunc, tolerance: float) -> None:
     """Both factors are copied 16 bytes at once, and copies go on while others are multiplied."""
@@ -110,6 +111,7 @@ def test_convolutions_of_channels_innermost(func: PrimFunc, tolerance: float) ->
     assert {s.name for s in walk(flat.body) if isinstance(s, Intrinsic)} == {f"copy_async_{t}", f"mma_{t}"}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.costly(6)
 @pytest.mark.parametrize(
     ("func", "name", "tolerance"),

@@ -47,6 +47,7 @@ def test_machines_without_it_widen_weights(cpu: str) -> None:
     assert node.op == "lowered.matmul_packed" and node.operands(2)[1].dtype is f16
 
 
+@pytest.mark.daily(3)
 @needs_compiler
 @pytest.mark.parametrize("rows", [ROWS, None, 64])
 def test_programs(rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,7 @@ def test_types(kind: str, size: tuple[int, int, int]) -> None:
     multiply((m, k), (k, n), kind, param=False)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("k,n", [(17, 64), (64, 6), (5, 1), (160, 33), (252, 820)])
 def test_any_number_of_rows(k: int, n: int) -> None:
     rng = np.random.default_rng(3)
@@ -411,6 +412,7 @@ def test_one_row_is_a_version_of_its_own(name: str) -> None:
         np.testing.assert_allclose(results[2], results[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(("name", "fewer"), [("x86-64-v3", [1, 2, 3]), ("znver4", [1]), ("skylake-avx512", [1, 2, 3])])
 def test_a_small_number_of_rows_are_versions_where_they_leave_multiply_adds_waiting(
     name: str, fewer: list[int]

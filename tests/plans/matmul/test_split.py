@@ -416,6 +416,7 @@ def test_native_pieces(rows: int | None, count: int, first: bool) -> None:
             np.testing.assert_array_equal(np.asarray(model(numbers)), want)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("target", [Target.host(), AMX], ids=["host", "amx"])
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("shape", [(64, 32), (160, 75), (2, 64, 40)])

@@ -25,6 +25,7 @@ def lstm() -> tuple[bytes, np.ndarray]:
     return model.SerializeToString(), rng.normal(size=(STEPS, BATCH, INPUTS)).astype(np.float32)
 
 
+@pytest.mark.daily(2)
 @needs_compiler
 @pytest.mark.parametrize(("fast", "terms"), [("auto", 3), ("exact", 6)])
 def test_the_inputs_of_a_recurrent_layer(fast: str, terms: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ def _arrays(values: tuple[Value, ...]) -> dict[str, np.ndarray]:
     return {name: (RNG.standard_normal(prod(s)).reshape(s) * 0.5).astype(np.float32) for name, s in shapes}
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("operand", ["2, 4, n", "4, 1", "1, 1, n", "n", "1"])
 def test_lines_between_convolutions_stay_maps(operand: str) -> None:
     """The second convolution reads what is pointwise before it as it is; two results are given back as lines."""

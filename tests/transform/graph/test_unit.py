@@ -135,6 +135,7 @@ graph @g(%x: f32[n, 6, 1, 1], %m: f32[n, 6, H, 3]) params(%w: f32[4, 6, 1, 1], %
 }"""
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("groups", "products"), [(1, 2), (2, 1)])
 @pytest.mark.parametrize("height", [1, 5])
 def test_maps_of_one_pixel_are_rows(groups: int, products: int, height: int) -> None:

@@ -184,6 +184,10 @@ class Scope:
                 return lambda: a[0] * fa + b[0] * fb + constant
             case [(a, fa), (b, fb), (c, fc)]:
                 return lambda: a[0] * fa + b[0] * fb + c[0] * fc + constant
+            case [(a, fa), (b, fb), (c, fc), (d, fd)]:
+                return lambda: a[0] * fa + b[0] * fb + c[0] * fc + d[0] * fd + constant
+            case [(a, fa), (b, fb), (c, fc), (d, fd), (e, fe)]:
+                return lambda: a[0] * fa + b[0] * fb + c[0] * fc + d[0] * fd + e[0] * fe + constant
             case several:
                 return lambda: sum([cell[0] * factor for cell, factor in several]) + constant
 
@@ -257,6 +261,8 @@ class Scope:
                 return lambda: data[a[0] * fa + b[0] * fb + at]
             case [(a, fa), (b, fb), (c, fc)], at:
                 return lambda: data[a[0] * fa + b[0] * fb + c[0] * fc + at]
+            case [(a, fa), (b, fb), (c, fc), (d, fd)], at:
+                return lambda: data[a[0] * fa + b[0] * fb + c[0] * fc + d[0] * fd + at]
         position = self._linear(flat)
         return lambda: data[position()]
 

@@ -304,8 +304,12 @@ class _Machine:
                 cell[0] = value = binding()
                 if not 0 <= value < extent():
                     raise InterpretError(f"{name} = {value} is outside 0..{extent()}", where=where)
-            if init is not None and not any(step[0] for step in steps):
-                init()
+            if init is not None:
+                for step in steps:  # a loop takes half the time of any()
+                    if step[0]:
+                        break
+                else:
+                    init()
             body()
 
         return block if bindings or predicate or init else body
