@@ -110,8 +110,10 @@ def compile_part(
 def _grouped(
     graph: Graph, name: str, target: Target, inside: Callable[..., bool], log: PassLog, names: Set[str] | None
 ) -> tuple[Graph, list[Group], dict[Value, Place], tuple[Node, ...]]:
-    """(graph with the parameters that kernels gained, groups of nodes that become kernels, places of views, nodes that
-    compute those parameters). With `names`, those that are used, kernels share constants; None: they do not."""
+    """Divide the nodes of `graph` into groups, each of which becomes a kernel. Returns (the graph with new parameters,
+    the groups, the places of views, the nodes that compute the new parameters). With `names`, the names in use, groups
+    that only differ in constants share a kernel, which reads these from the new parameters; None: constants stay in the
+    kernels."""
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     groups = log.run(f"store codes {name}", store_codes, groups, target, frozenset(graph.outputs))
     groups = log.run(f"rematerialize {name}", rematerialize_cheap, groups, frozenset(graph.outputs))

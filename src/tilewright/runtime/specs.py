@@ -149,7 +149,8 @@ class RaggedSpec:
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
     """A room: an input without elements that the runtime supplies, whose size is the number of rows for which memory is
-    reserved; data decides their real number, `extent`. `reason`: the error message if that is invalid."""
+    reserved, where data decides how many rows there are (`extent`). `reason`: the error message if that number is
+    invalid."""
 
     input: str
     extent: str

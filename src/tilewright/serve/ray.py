@@ -39,7 +39,7 @@ _TIMEOUT_SECONDS = 60.0
 
 
 class Replica:
-    """The actor that Ray starts: a core with one model, attached to the node's store.
+    """The Ray actor of a deployment: it serves one model, attached to the node's weight store.
 
     Args:
         model: a file, .onnx or .tw, that is there on each node; its bytes, of a .tw file; or None with `store`.

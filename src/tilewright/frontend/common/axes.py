@@ -40,7 +40,8 @@ class ReducedAxes:
     places: Value
 
     def reduce(self, x: Value, how: str, start: Any) -> Value:
-        """Reduce `x`: a vector that begins with the results in order, and is as long as their number can be at most.
+        """The reduction of `x` as a vector that begins with the results in order; as data decides their number, it is
+        as long as the largest number possible.
 
         Args:
             how: a reduction of `scatter_elements`.

@@ -1,8 +1,8 @@
 """A module to an `ExportedProgram` whose operators have rules.
 
 Export keeps PyTorch's composite operators (linear, lstm, layer_norm, scaled_dot_product_attention ...), which have
-rules. Only where something changes memory in place in a way that matters, or has no rule, a second pass of PyTorch
-makes the graph functional and decomposes those operators; the second pass costs more than the first.
+rules. If an operator has no rule, or changes a tensor in place that another one reads, a second pass of PyTorch makes
+the graph functional and decomposes such operators; the second pass costs more than the first.
 """
 
 from __future__ import annotations

@@ -242,8 +242,9 @@ class AttentionLoops:
             )
 
     def replace_rows(self, vp: Buffer, state: Buffer, o: Buffer, here: Expr) -> None:
-        """Emit, for rows of the `here` tiles whose sum of probabilities is not positive (all their keys are hidden),
-        the result `o` with the substitute in place of every probability."""
+        """Emit the result of rows all of whose keys are hidden (their sum of probabilities is not positive) in the
+        `here` tiles: `o` becomes the sum of all values times the operand `substitute`, which stands for each
+        probability."""
         nest, width = self.nest, self.tile.width
         assert self.task.substitute is not None
         with (

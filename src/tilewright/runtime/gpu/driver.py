@@ -39,7 +39,7 @@ _PTR, _INT = ctypes.c_void_p, ctypes.c_int
 
 
 class Driver:
-    """The library, with a table of its functions' addresses for native code.
+    """NVIDIA's driver library, loaded in this process, with a table of its functions' addresses for native code.
 
     Raises TargetError if there is no driver, if it lacks a function, or if its initialisation fails.
     """
