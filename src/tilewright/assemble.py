@@ -46,9 +46,9 @@ SCHEDULE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`run` or `prepare` of a program after compilation: the calls of its kernels in order, between marks where regions
-    begin and end, and where the values are that have no memory of their own. For `run` also the nodes that compute
-    those of its parameters that it got by being compiled (`transform/graph/constant_operands.py`)."""
+    """The program `run` or `prepare` after compilation: the calls of its kernels in order, between marks where regions
+    begin and end; the places of values without memory of their own; and, for `run`, the nodes that compute parameters
+    which only its compilation has added (`transform/graph/constant_operands.py`)."""
 
     graph: Graph
     calls: tuple[Call, ...]

@@ -167,20 +167,19 @@ def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
 
 
 def texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of the external functions that a function's body calls, and of the functions that several of these
-    share."""
+    """The LLVM texts of the external functions that `body` calls, and of functions that several of these use."""
     return (*own_texts(body), *shared_texts(body))
 
 
 def own_texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of the external functions that a function's body calls, without those of the functions that
-    several of these share."""
+    """The LLVM texts of the external functions that `body` calls, without those of functions that several of these
+    use."""
     all_texts = [*(x.llvm for x in externals_in(body)), *(f.llvm for f in functions_of(body))]
     return tuple(dict.fromkeys(text for text in all_texts if text is not None))
 
 
 def shared_texts(body: Stmt) -> tuple[str, ...]:
-    """The LLVM texts of the functions that several external functions which a body calls share."""
+    """The LLVM texts of functions that several of the external functions which `body` calls use."""
     return tuple(dict.fromkeys(x.shared for x in externals_in(body) if x.shared is not None))
 
 

@@ -104,7 +104,8 @@ def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
 
 
 def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
-    """For each spatial dimension the padding after it with which every window lies inside."""
+    """For each spatial dimension the number of elements of padding after it that are needed so that every window lies
+    inside."""
     rank = x.ndim - 2
     result: list[Expr] = []
     for k in range(rank):

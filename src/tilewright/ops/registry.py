@@ -249,7 +249,8 @@ def parse_graph(text: str, *, source: str = "<text>") -> Graph:
 
 
 def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
-    """The loop program that `text` prints, its blocks' origins operators of the registry. Raises ParseError."""
+    """The loop program that `text` prints, in which blocks may state operators of the registry as their origins. Raises
+    ParseError."""
     from tilewright.ir import parser  # which compiles of models do without
 
     return parser.parse_func(text, lambda op: get(op).attrs, source=source)

@@ -78,13 +78,14 @@ class Recording:
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """The primitives that were refused inside of `trying`, each as the loss and the reason."""
+        """A text for each primitive that was refused inside of `trying`: what is lost by that, as `trying` was told,
+        and the reason."""
         return tuple(self._refused)
 
     @contextmanager
     def trying(self, loss: str) -> Iterator[None]:
-        """A context that catches the refusal of a primitive: the schedule stays as it was before, and `refused` lists
-        `loss` and the reason."""
+        """A context in which the refusal of a primitive is no error: the schedule stays as it was before, and `refused`
+        gets an entry with `loss`, a text that says what the schedule loses, and the reason."""
         try:
             yield
         except ScheduleError as error:

@@ -17,7 +17,7 @@ from tilewright.transform.lower import lower_group
 Lowered = dict[object, KernelCall]
 """Lowered functions, by keys of all that they depend on."""
 MAX_GROUPS = 2048
-"""The largest number of remembered groups: ten times those of ResNet-50."""
+"""The largest number of groups whose lowered functions are remembered: ten times those of ResNet-50."""
 _known: ContextVar[Lowered | None] = ContextVar("lowered groups", default=None)
 
 

@@ -15,7 +15,8 @@ from tilewright.transform.layout.integer import codes_in_blocks, keep_sums, padd
 
 
 def winograd(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution of floats or of codes; returns whether it did."""
+    """Rewrite a convolution of floats or of codes into a convolution of transformed tiles, with its filters
+    transformed; returns whether it did."""
     x, choice = node.inputs[0], node.algorithm
     assert x is not None and isinstance(choice, Winograd)
     if node.output.dtype.is_int:
@@ -39,7 +40,8 @@ def _winograd_of_codes(a: Assigner, node: Node, choice: Winograd) -> bool:
 
 
 def winograd_by_size(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution whose filters are stored in two layouts; returns whether it did."""
+    """Rewrite a convolution by tiles whose filters are stored in two layouts, of which each call uses one; returns
+    whether it did."""
     (x, w), choice = node.inputs[:2], node.algorithm
     assert x is not None and w is not None and isinstance(choice, WinogradBySize)
     blocking = None if choice.neartile else panels_of(a, node)
@@ -55,7 +57,8 @@ def winograd_by_size(a: Assigner, node: Node) -> bool:
 
 
 def winograd_sums(a: Assigner, node: Node) -> bool:
-    """Rewrite a gradient over maps in blocks of channels; returns whether it did."""
+    """Rewrite a gradient by a convolution's weight, over maps in blocks of channels, into sums over transformed tiles;
+    returns whether it did."""
     (x, g), choice, attrs = node.inputs[:2], node.algorithm, node.of(ConvWeightGradientAttrs)
     assert x is not None and g is not None and isinstance(choice, WinogradSums)
     transform = {"tile": choice.tile, "window": attrs.window[0], "pads": attrs.pads}

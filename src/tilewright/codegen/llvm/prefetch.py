@@ -161,8 +161,8 @@ def _whole(elements: Expr, line: int) -> Expr:
 
 
 def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
-    """The offset of the first line that a run of the loop prefetches, if runs take turns: turn k begins at line `k *
-    note.lines`."""
+    """The offset, in elements, from which a run of the loop prefetches if runs take turns: run k of `note.turns` begins
+    `k * note.lines` cache lines on. Zero if they do not."""
     other = None if note.turn is None else first_read(stmt, note.turn)
     if other is None or note.turns is None:
         return {}

@@ -444,9 +444,10 @@ def _gathered(
     shared: Sequence[int],
     vector: int,
 ) -> Ref:
-    """Write StableHLO's `gather`: slices of `sizes` from `source`, which become dimensions `offsets` of the result.
-    Vectors along dimension `vector` of `index` are their first indices in dimensions `looked`, which are dropped;
-    dimensions `shared` are batch dimensions of both."""
+    """Write StableHLO's `gather` of slices of `sizes` from `source`. Each vector along dimension `vector` of `index`
+    has the indices, in dimensions `looked` of `source`, at which a slice begins; these dimensions are dropped, and the
+    others become dimensions `offsets` of the result. Dimensions `shared` are batch dimensions of `source` and
+    `index`."""
     batches = f"operand_batching_dims = {[*shared]}, start_indices_batching_dims = {[*shared]}, " if shared else ""
     text = (
         f"dimension_numbers = #stablehlo.gather<offset_dims = {[*offsets]}, collapsed_slice_dims = {[*looked]}, "

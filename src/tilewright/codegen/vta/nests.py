@@ -135,8 +135,8 @@ def _best(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Nest | None:
 
 
 def _rest(dims: Sequence[_Dim], a: int, b: int) -> list[_Dim]:
-    """The loops that become micro-operations, all but numbers `a` and `b`; loops that sum, whose destination stays,
-    come first."""
+    """The loops of `dims` that become micro-operations, all but numbers `a` and `b`, which the instruction runs. Loops
+    that sum into one row, whose destination does not move, come first."""
     rest = [d for k, d in enumerate(dims) if k not in (a, b) and d.extent > 1]
     return [*(d for d in rest if not d.steps[0]), *(d for d in rest if d.steps[0])]
 

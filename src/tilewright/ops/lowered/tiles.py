@@ -139,10 +139,10 @@ def together(lines: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The copy of an image along one direction (height or width). Elements at steps of `stride` are contiguous,
-    separately for each of `phases` offsets. A pixel of the output reads up to `reach` elements after its own. Of the
-    `length` elements that are read, the last `shared` ones are padding that the first ones of the next row can
-    provide."""
+    """How a convolution's input is copied along one direction (height or width), so that windows at a distance of a
+    stride read contiguous elements. There is one copy for each of `phases` offsets modulo the stride. A window reads
+    the element of its own position and up to `reach` elements after it. Each copy of a row has `length` elements, of
+    which the last `shared` ones are padding that the first ones of the next row can provide."""
 
     phases: int
     reach: int
@@ -168,9 +168,10 @@ def _side(size: int, out: int, window: int, stride: int, dilation: int, before: 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """The order of the pixels of a convolution's product: `lines` lines of `rows` pixels, or for a flat product one
-    line of all pixels. `pitch`: the distance in pixels between lines of the copied image, in which the padding right of
-    a line also serves as the padding left of the next. `copied`: the pixels read in each phase of lines and columns."""
+    """The order of the pixels of a convolution's product: `lines` lines of `rows` pixels, or for a product over a whole
+    map one line of all pixels. `down` and `across` say how the input is copied along both directions, `pitch` is the
+    distance in pixels between lines of the copy, in which the padding right of a line also serves as the padding left
+    of the next, and `copied` is the number of pixels that the product reads of each copy."""
 
     down: Side
     across: Side

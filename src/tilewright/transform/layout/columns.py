@@ -86,9 +86,12 @@ def tied(
 def pays(
     graph: Graph, part: AbstractSet[Value], result: AbstractSet[Value], makers: Mapping[Value, Node], block: int
 ) -> bool:
-    """Whether the layout saves more copies than it causes: gradients of weights read more elements of `part`, which
-    they would transpose or pack, than it copies. It copies gradients and inputs of products that come as rows (unless a
-    gradient reads these, which copies them in any case), and results that are needed as rows."""
+    """Whether it pays to store the values `part` in blocks of columns.
+
+    Gradients of weights then read them as they are, instead of transposing or packing them. This must save more
+    elements than are copied otherwise: gradients of weights, operands of products that come row by row (unless a
+    gradient reads them, which copies them in any case), and results that are needed row by row.
+    """
     transposed = [n for n in graph.nodes if is_transposed(n, block)]
     copied = {
         base(v, makers) for n in transposed if any(v in result for v in n.inputs) for v in n.inputs if v is not None

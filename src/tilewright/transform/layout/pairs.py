@@ -42,9 +42,9 @@ def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: b
 
 
 def conv_by_pairs(a: Assigner, node: Node, dot: Dot, depth: int) -> ConvInPairs | None:
-    """How a convolution by an instruction that multiplies two pixels by two filters is computed; None if the dot
-    instruction `dot`, with a product of `depth` for each row, is estimated to be faster. Convolutions in groups have no
-    other instruction."""
+    """How `node`, a convolution, uses an instruction that multiplies two pixels by two filters; None if the dot
+    instruction `dot`, with `depth` products for each element of the result, is estimated to be faster. Convolutions in
+    groups have no other instruction."""
     way = convolution_in_pairs(node, dot.a, dot.b, a.target)
     if way is None or node.of(ConvAttrs).groups > 1:
         return way

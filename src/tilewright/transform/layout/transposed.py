@@ -18,7 +18,8 @@ from tilewright.transform.phases import Phases, grid_of, phases
 
 
 def transposed(a: Assigner, node: Node) -> bool:
-    """Rewrite a 2-D transposed convolution of one group; its output is blocked. Returns whether it did."""
+    """Rewrite a 2-D transposed convolution of one group into one with packed filters, or into convolutions for its
+    phases, with a result in blocks of channels; returns whether it did."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs = node.of(ConvTransposeAttrs)

@@ -47,11 +47,10 @@ from tilewright.transform.loops.remainder import all_after
 from tilewright.transform.loops.simplify import simplify_stmt
 
 MAX_SYMBOL = 1 << 20
-"""The largest value of symbols that is considered: a symbol for which a line reaches the size of a tile must be
-smaller."""
+"""The largest value of a symbol that is tried as the one from which on a line has as many elements as a tile."""
 MAX_MORE = 8
-"""The largest number of elements more than a tile has for which a separate version is considered, in which each
-column's window is tested for leaving the line at one end only."""
+"""How far above the least symbol for which a line is longer than a tile a version may begin in which each column's
+window is tested for leaving the line at one end only."""
 MIN_LANES = 8
 """The least number of lanes of a vector that may be halved for shorter lines."""
 
@@ -213,9 +212,9 @@ def _split(line: _Line, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | 
 
 
 def _inside(version: Let, line: _Line, least: int) -> int | None:
-    """The least value of the symbol from which on each column's tests that its window stays in the line are all true in
-    the first and the last tile. None if there are no such tests, or if the value is more than `MAX_MORE` above `least`.
-    """
+    """The least value of the symbol from which on the tests of all columns in `version`, that their windows do not
+    leave the line, are true in the first and in the last tile. None if there are no such tests, or if the value is more
+    than `MAX_MORE` above `least`, the least value of the symbol in this version."""
     tests = _columns_tested(version.body, version.var)
     if not line.copies or not tests:
         return None

@@ -32,10 +32,11 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 Numbers = Mapping[Var, Expr]
 
 PASSED = 2.0
-"""The cost of a vector that one pooling writes and the next one reads, relative to reading a vector."""
+"""The cost of writing a vector of the first pooling's result and reading it in the next one, relative to that of
+reading a vector of the input."""
 LARGE = {"max_pool": 1.12, "avg_pool": 1.3}
-"""The least ratio of the estimate for the whole window to that for separate dimensions at which they are separated: a
-maximum is several operations for each element that is read, a sum is one."""
+"""The least ratio of the estimated time of one pooling over the whole window to that of one pooling for each dimension
+at which it is divided so: a maximum is several operations for each element that is read, a sum is one."""
 SYMBOLIC_LARGE = 1.05
 """`LARGE` for maps of symbolic size, where each tap of a window needs more tests (means of 3x3, stride 2, at 35 pixels:
 7.4 us by dimension, 10 otherwise; of 2x2 at 33 pixels 4.7 and 3.3; Zen 4, 28 November 2026)."""
