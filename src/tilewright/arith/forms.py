@@ -4,8 +4,8 @@
 
 Inside this package a form is a pair `(terms, constant)` of a dict and an int, never changed once made. An atom is a
 variable, a load, an operator that is not linear, or a product of such (a *monomial*: its factors sorted, so that equal
-products are one expression). Index arithmetic is taken as exact: overflow of i64 is not modelled, but where data may
-make numbers of any size (`wrapping.py`).
+products are one expression). Index arithmetic is taken as exact, without overflow of i64, except where data may make
+numbers of any size (`wrapping.py`).
 """
 
 from __future__ import annotations

@@ -421,7 +421,8 @@ def _python_side(m: Module) -> None:
 
 
 def define_core(m: Module) -> None:
-    """Add the core to a module that is linked to what `define_seldom` adds to another one; it calls `tw_parallel`."""
+    """Add to the module `m` the functions of a call, such as `tw_call`. The module is linked to `tw_parallel` and to
+    the functions of `define_seldom`."""
     for part in (_same_dims, _copy_words, _hash, _find, _claim, _load_layout, _run, _execute, _call):
         part(m)
 

@@ -73,7 +73,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A blob that follows in chunks.
+    """The announcement of a blob, a program or weights, which follows in chunks.
 
     Args:
         structure: the program itself, or the one that the weights are for.

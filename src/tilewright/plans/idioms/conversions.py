@@ -31,16 +31,17 @@ def contiguous_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage,
 
 
 def read_contiguous(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
-    """Let a copy into blocked `strip` first read NCHW lines, as they lie, into a tile in registers. Returns (the block
-    that reads the lines, the block that writes the strip from the tile)."""
+    """Let the block `strip`, a copy into a blocked strip, first read NCHW lines, as they lie, into a tile in registers.
+    Returns (the block that reads the lines, the block that writes the strip from the tile)."""
     copy = s.cache_write(strip, "local")
     s.transform_layout(strip, lambda *at: (*at[:-2], at[-1], at[-2]), _written(s, strip))
     return strip, copy
 
 
 def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) -> None:
-    """Schedule the transposition of lines into a strip; `tile` and `copy` are the blocks of `read_contiguous`, and
-    `copy` is already in its place."""
+    """Schedule the transposition of NCHW lines into a blocked strip through registers: the block `tile` reads lines
+    into registers, and `copy`, which is already in its place, writes the strip from them (both from
+    `read_contiguous`)."""
     pixel, lane = s.loops(copy)[-2:]
     second_loops, pixel = s.split(pixel, factor=target.lanes(4))
     s.compute_at(tile, second_loops)
@@ -54,8 +55,9 @@ def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) ->
 def transpose_out(
     s: Schedule, ordinary: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
 ) -> None:
-    """Schedule the transposition of blocked lines to NCHW output; `channel` is the loop over a block of channels,
-    inside `pixel`, the loop over a line."""
+    """Schedule the transposition of blocked lines to NCHW output through registers: `ordinary` writes the output
+    from what `blocked` has computed; `channel` is its loop over a block of channels, inside `pixel`, the loop over a
+    line."""
     second_loops, pixel = s.split(pixel, factor=target.lanes(4))
     s.reorder(second_loops, channel, pixel)
     tile = s.cache_read(ordinary, _written(s, blocked), "local")

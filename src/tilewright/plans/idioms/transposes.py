@@ -47,9 +47,10 @@ SHORT = 16
 
 @dataclass(frozen=True, slots=True)
 class TileAxes:
-    """The axes of a transposition in registers: the iterators that are contiguous in the sources (`down`) and in the
-    destination (`along`), and the names of the sources, each with the first of the dimensions that `down` runs over as
-    one. A tile may be partial: if no smaller tile is full, half of its rows, and at least `FEWEST`, are enough.
+    """The axes of a transposition in registers: the iterator that is contiguous in the sources (`down`), and the one
+    that is contiguous in the destination (`along`). `sources` names the sources; `down` may run over several dimensions
+    of a source as one, of which the first is stated with its name. If no smaller tile is full, a tile may be partial:
+    half of its rows, and at least `FEWEST`, are enough.
 
     `run`: whether neighbouring tiles are contiguous in the sources; false if `down` runs from block to block of
     channels. `lanes`: the side of a tile, less than a vector if a dimension is short.
