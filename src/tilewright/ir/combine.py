@@ -1,4 +1,4 @@
-"""The step of a reduction as statements."""
+"""One step of a reduction as statements: old values combined with new ones."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class SplitMatrices(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class SplitGathered(Algorithm):
-    """`SplitMatrices` for few channels: the channels of `lines` lines of a window, and of all of its columns, are side
-    by side in the depth of registers."""
+    """A convolution of f32 with few channels by `terms` products of bf16 pieces in matrix registers, whose depth has
+    the channels of `lines` lines of a window, and of all of its columns, side by side."""
 
     name: ClassVar[str] = "split_gathered"
 

@@ -41,7 +41,7 @@ _ERFCX = (
     0.6419697923564902,
     -1.3026537197817094,
 )
-"""Coefficients of P as a series in Chebyshev polynomials of 2 t - 1."""
+"""Coefficients of the factor P of erfcx, as a series in Chebyshev polynomials of 2 t - 1 (see the module)."""
 
 _CENTRE = (
     (-0.140543331, 0.914624893, -1.645349621, 0.886226899),

@@ -89,12 +89,12 @@ class TensorIntrin:
 
     @property
     def symbol(self) -> str:
-        """The LLVM function's name without sigil."""
+        """The name, without sigil, of the LLVM function that computes the intrinsic."""
         return f"tw.intrin.{self.name}"
 
     @property
     def c_symbol(self) -> str:
-        """The C function's name."""
+        """The name of the C function that computes the intrinsic."""
         return f"tw_intrin_{self.name}"
 
 

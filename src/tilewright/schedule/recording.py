@@ -55,7 +55,8 @@ class Recording:
     blocks and loops. `seed` is the seed of sampled decisions."""
 
     supplies: ClassVar[tuple[Subject, ...]] = ()
-    """The subjects of primitives that a schedule itself provides: none, as callers name blocks and loops."""
+    """The kinds of leading parameters (block, loop) that the object itself provides to primitives: none for a schedule,
+    as callers name blocks and loops."""
 
     def __init__(self, func: PrimFunc, seed: int = 0) -> None:
         self.func = func

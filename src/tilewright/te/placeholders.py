@@ -1,4 +1,4 @@
-"""Input tensors."""
+"""Input tensors of tensor expressions, and tensors whose elements lie by strides in memory."""
 
 from __future__ import annotations
 

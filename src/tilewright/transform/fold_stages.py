@@ -18,7 +18,7 @@ from tilewright.schedule.state import blocks_in, read_buffers, written_buffers
 
 
 def fold_stages(func: PrimFunc) -> PrimFunc:
-    """The function without the stages that its constants make superfluous."""
+    """The function without stages that become unused once constant stages are substituted into their readers."""
     smaller = func
     while (constant := next((b for b in blocks_in(smaller.body) if _is_constant(smaller, b)), None)) is not None:
         smaller = compute_inline(smaller, constant.name)

@@ -1,4 +1,4 @@
-"""The record of attention in matrix registers."""
+"""The record (`transform/algorithm.py`) of attention in matrix registers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records of Strassen's method for products and 1x1 convolutions."""
+"""The records (`transform/algorithm.py`) of Strassen's method for products and 1x1 convolutions."""
 
 from __future__ import annotations
 

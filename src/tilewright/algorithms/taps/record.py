@@ -1,4 +1,4 @@
-"""Taps as an algorithm of convolutions."""
+"""The record (`transform/algorithm.py`) of convolutions that are computed by the taps of their windows."""
 
 from __future__ import annotations
 

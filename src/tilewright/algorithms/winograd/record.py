@@ -1,4 +1,5 @@
-"""The records of Winograd's and Fourier's transforms, for convolutions and their gradients by their weights."""
+"""The records (`transform/algorithm.py`) of Winograd's and Fourier's transforms, for convolutions and their gradients
+by their weights."""
 
 from __future__ import annotations
 

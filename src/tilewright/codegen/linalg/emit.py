@@ -26,7 +26,8 @@ from tilewright.te.tensors import ComputeOp
 
 
 def linalg_text(graph: Graph) -> str:
-    """The module. Raises UnsupportedError, which lists every operator without a tensor expression."""
+    """The text of an MLIR module that computes `graph`. Raises UnsupportedError, which lists every operator without a
+    tensor expression."""
     return _Module().module(graph)
 
 

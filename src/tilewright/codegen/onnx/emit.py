@@ -22,7 +22,8 @@ MAX_BYTES = (1 << 31) - 1
 
 
 def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
-    """The model, of operator set 21. `weights` are the arrays of the graph's parameters by name, its initializers.
+    """The ONNX model of `graph`, of operator set 21. `weights` are the arrays of the graph's parameters by name, which
+    become initializers.
 
     Raises UnsupportedError, which lists every operator that ONNX has no words for here.
     """

@@ -17,7 +17,8 @@ from tilewright.support.errors import Error, Problems, UnsupportedError
 
 
 def stablehlo_text(graph: Graph) -> str:
-    """The module. Raises UnsupportedError, which lists every operator that StableHLO has no words for here."""
+    """The text of a StableHLO module that computes `graph`. Raises UnsupportedError, which lists every operator that
+    StableHLO has no words for here."""
     w = Writer()
     arguments = [*graph.inputs, *graph.params]
     for k, value in enumerate(arguments):

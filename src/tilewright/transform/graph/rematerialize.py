@@ -23,7 +23,7 @@ from tilewright.transform.graph.fuse import MAX_INPUTS, MAX_NODES, Group
 CHEAP = frozenset("add sub mul neg".split())
 """Operators of one instruction."""
 MAX_REPEATS = 4
-"""The largest number of nodes that are computed again for a value."""
+"""The largest number of nodes that a reader computes again instead of loading a value."""
 LARGE = 1 << 16
 """The least number of elements of a value that is computed again; smaller values stay in the caches."""
 SMALL = 64
