@@ -93,9 +93,9 @@ def bench(
 ) -> None:
     """Race a model against ONNX Runtime and OpenVINO and compare the outputs.
 
-    Each framework runs in a process of its own; they take turns. The ratio is the median over the
-    rounds of our time divided by the rival's time measured next to it, which a busy machine disturbs little. A ratio
-    below 1 means that Tilewright is faster.
+    Each framework runs in a process of its own; they take turns. The ratio is the median over the rounds of our time
+    divided by the rival's time measured next to it, which a busy machine disturbs little. A ratio below 1 means that
+    Tilewright is faster.
 
     *median* is the median over the rounds of the mean time of a call; with several streams, of the time of all calls
     divided by their number. *p50* to *p99.9* are quantiles of single calls' times, as each caller waited: "-" where

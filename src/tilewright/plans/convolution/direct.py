@@ -188,9 +188,10 @@ def in_blocks(
     pitch: int = 0,
     result: Stage | None = None,
 ) -> Blocked:
-    """Block the output's loops, after inlining: stages after the product into one, those before it (`prologue`) into
-    another. With a `pitch`, lines that follow one another in the product at a distance of so many pixels are tiled as
-    one. `result` is the stage that has the sums in the order of the output, if the product's own are in another."""
+    """Inline the stages around a convolution's product, those after it into one block and those before it (`prologue`)
+    into another, and divide the output's loops into images, strips, panels and tiles. With a `pitch`, lines of the
+    product begin every so many pixels, and are tiled as one line. `result` is the stage that has the sums in the order
+    of the output, if the product's own order is another."""
     anchor = result or structure.anchors[0]
     epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
