@@ -22,6 +22,9 @@ from tests.sampling import of_the_day, sampled
 # the digest of the program, so a warm folder saves time and cannot change a result.
 os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"tilewright-tests-{os.getuid()}"))
 
+# Some four runs of the suite: every 512th entry that a process writes makes it walk over all of them.
+os.environ.setdefault("TILEWRIGHT_CACHE_SIZE", "512M")
+
 # What else is installed changes nothing; `tests/plugins` starts processes with plug-ins of its own.
 os.environ.setdefault("TILEWRIGHT_PLUGINS", "0")
 

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.support import flags
@@ -104,15 +105,14 @@ class ObjectCache:
     def sweep(self) -> None:
         """Remove remains of dead writers, and, if the cache exceeds its bound, the least recently used entries down to
         9/10 of it."""
-        entries = sorted(self._entries())
-        total = sum(size for _, size, _ in entries)
-        goal = self.limit if total <= self.limit else self.limit * 9 // 10
-        for _, size, path in entries:
-            if total <= goal:
-                break
-            with contextlib.suppress(OSError):
-                path.unlink()
-                total -= size
+        total = self.usage().bytes
+        if total > self.limit:
+            for _, size, path in sorted(self._entries()):
+                if total <= self.limit * 9 // 10:
+                    break
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+                    total -= size
         for path in self.folder.glob(f"*/{UNFINISHED}*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
@@ -123,7 +123,7 @@ class ObjectCache:
         before = self.usage()
         for _, _, path in self._entries():
             with contextlib.suppress(OSError):
-                path.unlink()
+                os.unlink(path)
         return before
 
     def _path(self, key: str) -> Path:
@@ -131,16 +131,16 @@ class ObjectCache:
             raise CacheError("not a key", expected="3 to 200 letters, digits, '_', '.' or '-'", got=repr(key))
         return self.folder / key[:2] / key
 
-    def _entries(self) -> list[tuple[float, int, Path]]:
-        """(time of last use, size, path) of each entry."""
-        results = []
+    def _entries(self) -> Iterator[tuple[float, int, str]]:
+        """(time of last use, size, path) of each entry. A large cache has several 100,000, so each costs little."""
         for folder in _inside(self.folder):
             for entry in _inside(folder):
-                with contextlib.suppress(OSError):
-                    info = entry.stat(follow_symlinks=False)
-                    if not entry.name.startswith("."):
-                        results.append((info.st_mtime, info.st_size, Path(entry.path)))
-        return results
+                if not entry.name.startswith("."):
+                    try:
+                        info = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+                    yield info.st_mtime, info.st_size, entry.path
 
 
 def _inside(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
