@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1] / "src" / "tilewright"
 ABOVE = ("cli", "serve", "ort", "onnxruntime")
 """Rooms that may ask the package for its public names and its version."""
+PACKAGE = re.compile(r"\btilewright\b(?!\.)")
+"""The package's own name. A file without it imports modules of the package only, and need not be parsed."""
 
 
 def imports_of_package(path: Path) -> Iterator[int]:
     """The lines in which a file imports the package rather than a module of it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text if PACKAGE.search(text) else "")):
         match node:
             case ast.Import(names=names) if any(alias.name == "tilewright" for alias in names):
                 yield node.lineno

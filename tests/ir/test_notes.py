@@ -362,11 +362,13 @@ OTHER_MEANINGS = {
 def test_no_other_room_names_a_note_as_text() -> None:
     """A string that is a note's name, or begins with it like a field ("prefetch_rows"), stands in `ir/` alone."""
     root = Path(tilewright.__file__).parent
-    named = re.compile(rf"({'|'.join(all_notes())})|prefetch(_\w*)?|share_\w+")
+    names = rf"({'|'.join(all_notes())})|prefetch(_\w*)?|share_\w+"
+    named, quoted = re.compile(names), re.compile(rf"[\"'}}]({names})[\"'{{]")
     match = {
         (str(path.relative_to(root)), node.value)
         for room in ("plans", "transform", "schedule", "codegen", "ops", "te")
         for path in (root / room).rglob("*.py")
+        if quoted.search(path.read_text())
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value)
     }

@@ -113,10 +113,10 @@ class ObjectCache:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
                     total -= size
-        for path in self.folder.glob(f"*/{UNFINISHED}*"):
+        for unfinished in self.folder.glob(f"*/{UNFINISHED}*"):
             with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                    path.unlink()
+                if time.time() - unfinished.stat().st_mtime > _STALE_SECONDS:
+                    unfinished.unlink()
 
     def clear(self) -> CacheUsage:
         """Remove every entry; returns the removed usage."""
