@@ -2,7 +2,8 @@
 
     y = matmul(x, w)    ->    values = gather(blocks of w, the pattern);  y = sparse_matmul(x, values, index)
 
-Where one row meets single elements, these are arranged in windows for the target's vectors (`ops/sparse.py`).
+For a single row of `x` and blocks of one element, the elements are arranged in windows for the target's vectors
+(`ops/sparse.py`).
 
 The pattern, which blocks of 1xV of a weight are not all 0, is read from its numbers and becomes part of the program;
 the numbers stay weights, which updates replace. Weights that have numbers outside of the pattern are refused
