@@ -37,7 +37,8 @@ PARAMETERS = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("
 
 
 class Stepper:
-    """Emits the steps into a function with `PARAMETERS`; its other fields are as of `profile_text`."""
+    """Emits a program's `steps`, with clock readings between them, into the function `f`, whose parameters are
+    `PARAMETERS`; the other arguments are those of `profile_text`."""
 
     def __init__(
         self,

@@ -340,8 +340,9 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target, *, symbolic: 
 
 
 def _in_whole_rows(tile: MatmulTile, product: Product, target: Target) -> bool:
-    """Whether tiles of rows are the outer loop and panels the inner one, for panels that all stay in the first level:
-    if the result does not fit that level, unless the last of few tiles has hardly any rows."""
+    """Whether to finish each tile of rows over all panels before the next tile, for panels that all stay in the first
+    level of cache: the result is more than twice as large as that level, and the last of few tiles is at least half
+    full."""
     left = product.rows % tile.rows
     even = product.rows >= MIN_EVEN_TILES * tile.rows or not 0 < 2 * left < tile.rows
     return even and product.rows * product.columns * product.itemsize > 2 * target.l1
