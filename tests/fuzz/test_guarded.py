@@ -69,3 +69,20 @@ def test_a_program_is_called_at_all_sizes() -> None:
     drawn = pairs(random.Random(0))
     assert {n for n, _ in drawn} >= set(SIZES)
     assert PAIRS - 4 <= len(drawn) == len(set(drawn)) <= PAIRS
+
+
+ENDLESS = """
+from tests.fuzz import guarded
+
+def spin(door, seed):
+    while True:
+        pass
+
+guarded.SECONDS, guarded.tried = 1, spin
+guarded.child("onnx", 5, 1)
+"""
+
+
+def test_a_program_that_never_ends_is_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (-signal.SIGXCPU, "seed 5\n")
