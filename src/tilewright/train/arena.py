@@ -1,4 +1,5 @@
-"""The arena: parameters and an optimiser's state as one f32 vector, with a fixed range for each parameter.
+"""The arena: parameters and an optimiser's state as one vector, with a fixed range for each parameter. Its elements are
+f32, or f64 where any parameter is; parameters of narrower types are in it with their values.
 
 [ parameters | state 1 | state 2 ... ]      every part has the parameters' order; each begins at 64 bytes
 """
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.dtype import DType, f32
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import ModelError
 
@@ -22,11 +24,24 @@ ALIGN = 16
 @dataclass(frozen=True, slots=True)
 class Arena:
     """The ranges of all parameters in one vector: names, shapes, and the optimiser's states, each of which is such a
-    vector too."""
+    vector too. `dtype` is the vector's element type, f32 or f64; `types` are the parameters' own (none: the
+    vector's)."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
     state: tuple[str, ...] = ()
+    dtype: DType = f32
+    types: tuple[DType, ...] = ()
+
+    def part_of(self, names: Sequence[str]) -> Arena:
+        """The arena of some of these parameters alone, without states."""
+        places = [self.names.index(name) for name in names]
+        shapes = tuple(self.shapes[k] for k in places)
+        return Arena(tuple(names), shapes, (), self.dtype, tuple(self.types[k] for k in places))
+
+    def narrowed(self, views: Mapping[str, Array]) -> dict[str, Array]:
+        """Views of parameters in their own types: copies of those that are narrower than the vector."""
+        return {name: views[name].astype(t.numpy, copy=False) for name, t in zip(self.names, self.types, strict=True)}
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -81,13 +96,13 @@ class Arena:
 
     def empty(self) -> Array:
         """A vector of zeros for the arena, aligned to 64 bytes."""
-        return zeros(self.size)
+        return zeros(self.size, self.dtype)
 
 
-def zeros(size: int) -> Array:
-    """A vector of f32 zeros, aligned to 64 bytes."""
-    raw = np.zeros(size + ALIGN, np.float32)
-    first = -raw.ctypes.data // 4 % ALIGN
+def zeros(size: int, dtype: DType = f32) -> Array:
+    """A vector of zeros, f32 or f64, aligned to 64 bytes."""
+    raw = np.zeros(size + ALIGN, dtype.numpy)
+    first = -raw.ctypes.data // dtype.itemsize % ALIGN
     return raw[first : first + size]
 
 

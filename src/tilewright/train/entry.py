@@ -17,6 +17,7 @@ from typing import Any, Literal, get_args
 
 from tilewright.compiler import compile_program, passed
 from tilewright.frontend.read import from_torch, import_model
+from tilewright.ir.dtype import f32
 from tilewright.ir.graph import Graph
 from tilewright.ir.interface import Imported
 from tilewright.runtime.model import Model
@@ -76,6 +77,7 @@ def compile_step(
         example: a batch, whose shapes and types every batch has.
         clip: the largest norm of all gradients together, as in `torch.nn.utils.clip_grad_norm_`.
         trained: the names of the parameters to update; None: those of a module that require gradients, else all of f32.
+            The arithmetic of updates is f32, or f64 where any of them is; those of 16 bits are rounded after each.
             Names in a tree are paths joined by points. Parameters on which the loss does not depend are not changed.
         groups: other optimizers of the same kind for parameters whose names match a pattern ("*.bias"); the first match
             counts.
@@ -162,6 +164,8 @@ def compile_step(
         return Model(program, threads=threads)
 
     first = next(plan.kinds())
+    if reduce is not None and layout.arena.dtype is not f32:
+        raise ModelError("gradients of f64 are not reduced", where="reduce", got=layout.arena.dtype.name)
     if reduce is not None:
         compiler = Compiler(lambda graph: passed(graph, machine, options), compiled)
         update = Update.of(plan, layout, compiler, reduce, bucket)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.classes import dataclass
@@ -22,15 +23,16 @@ from tilewright.support.options import described
 
 @dataclass(slots=True)
 class Vectors:
-    """Operators on f32 vectors, with the syntax of arithmetic."""
+    """Operators on vectors of one type, with the syntax of arithmetic."""
 
     builder: GraphBuilder
+    dtype: DType
 
     def emit(self, op: str, *inputs: Value) -> Value:
         return emit1(self.builder, op, *inputs, name=f"update.{op}")
 
     def number(self, value: float) -> Value:
-        return emit1(self.builder, "constant", value=np.float32(value), name="update.constant")
+        return emit1(self.builder, "constant", value=np.array(value, self.dtype.numpy), name="update.constant")
 
     def add(self, a: Value, b: Value) -> Value:
         return self.emit("add", a, b)

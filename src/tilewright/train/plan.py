@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import DType, f32, f64
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.support.classes import dataclass
@@ -153,13 +153,20 @@ class StepPlan:
 
 
 def check_trained(graph: Graph, names: Collection[str]) -> None:
-    """Raise ModelError for a loss that is not one f32 number, and for parameters to be trained that are not f32."""
+    """Raise ModelError for a loss that is not one float, and for parameters to be trained that are not floats of 16
+    bits or more."""
     for value in graph.params:
-        if value.name in names and value.dtype is not f32:
-            raise ModelError("parameters that are trained must be f32", where=value.name, got=value.type)
+        if value.name in names and not is_trainable(value.dtype):
+            expected = "f32, f64, bf16 or f16"
+            raise ModelError("such parameters are not trained", where=value.name, expected=expected, got=value.type)
     loss = graph.outputs[0]
-    if as_int(loss.type.size) != 1 or loss.dtype is not f32:
+    if as_int(loss.type.size) != 1 or not is_trainable(loss.dtype):
         raise ModelError("the loss must be one number", expected="f32", got=loss.type)
+
+
+def is_trainable(t: DType) -> bool:
+    """Whether parameters of this type are trained."""
+    return t.is_float and t.bits >= 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +182,8 @@ class Layout:
 def layout_of(plan: StepPlan) -> Layout:
     """The positions of a step's parameters and buffers in its vectors.
 
-    Raises ModelError for parameters or changing buffers that are not f32, for parameters that two stages update, and
-    for averages of what no stage updates.
+    Raises ModelError for changing buffers that are no such floats as parameters, for parameters that two stages update,
+    and for averages of what no stage updates.
     """
     result: dict[str, TensorType] = {}
     moved: dict[str, TensorType] = {}
@@ -190,19 +197,21 @@ def layout_of(plan: StepPlan) -> Layout:
             moved[name] = types[name]
     changed = _changed(plan)
     for name, held in changed.items():
-        if held.dtype is not f32:
-            raise ModelError("buffers that change must be f32 or count steps", where=name, got=held)
+        if not is_trainable(held.dtype):
+            raise ModelError("buffers that change must be floats or count steps", where=name, got=held)
     states = {group.optimizer.state for group in plan.groups}
     if len(states) > 1:
         kinds = ", ".join(type(group.optimizer).__name__ for group in plan.groups)
         raise ModelError("optimisers of one step keep the same state", got=kinds)
-    arena = Arena(plan.names, tuple(_sizes(moved[name]) for name in plan.names), next(iter(states), ()))
+    wide = f64 if any(t.dtype is f64 for t in (*moved.values(), *changed.values())) else f32
+    arena = _vector({name: moved[name] for name in plan.names}, wide, next(iter(states), ()))
     following = {target: moved[source] for target, source in _followed(plan, moved, result, changed)}
-    return Layout(arena, _vector(changed | following), _vector(changed))
+    return Layout(arena, _vector(changed | following, wide), _vector(changed, wide))
 
 
-def _vector(types: Mapping[str, TensorType]) -> Arena:
-    return Arena(tuple(types), tuple(map(_sizes, types.values())))
+def _vector(types: Mapping[str, TensorType], wide: DType, state: tuple[str, ...] = ()) -> Arena:
+    own = tuple(t.dtype for t in types.values())
+    return Arena(tuple(types), tuple(map(_sizes, types.values())), state, wide, own)
 
 
 def followed(average: Average, names: Sequence[str]) -> list[tuple[str, str]]:

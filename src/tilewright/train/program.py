@@ -22,12 +22,13 @@ and that of averages after the last stage, are graphs of their own:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tilewright.ir.dtype import f32
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ops.gradients.reverse import backward
@@ -150,11 +151,12 @@ class _Growing:
         used_names = {name for graph in graphs for name in _names_of(graph)}
         assumed = list(dict.fromkeys(a for graph in graphs for a in graph.assumptions))
         self.builder = GraphBuilder(graphs[0].name, list(inputs), others, [], used_names, assumptions=assumed)
-        self.memory = _vector(self.builder, "arena", layout.arena.size)
-        self.scalars = None if gathers else _vector(self.builder, "scalars", len(plan.scalars(1, plan.rates)))
-        self.gathered = _vector(self.builder, "gathered", gathered) if gathered else None
+        self.dtype = t = layout.arena.dtype
+        self.memory = _vector(self.builder, "arena", layout.arena.size, t)
+        self.scalars = None if gathers else _vector(self.builder, "scalars", len(plan.scalars(1, plan.rates)), t)
+        self.gathered = _vector(self.builder, "gathered", gathered, t) if gathered else None
         buffers = layout.buffers
-        self.statistics = _vector(self.builder, "buffers", buffers.size) if buffers.names else None
+        self.statistics = _vector(self.builder, "buffers", buffers.size, t) if buffers.names else None
         _place(self.builder, layout.arena, self.memory, self.held)
         if self.statistics is not None:
             _place(self.builder, buffers, self.statistics, self.held)
@@ -166,8 +168,7 @@ class _Growing:
         accumulates gradients."""
         builder, whole = self.builder, self.layout.arena
         results, gradients = self.back(stage)
-        first = whole.names.index(stage.names[0]) if stage.names else 0
-        arena = Arena(stage.names, whole.shapes[first : first + len(stage.names)])
+        arena = whole.part_of(stage.names)
         g = _joined(builder, arena, gradients, "gradients")
         norm = _norm(builder, g)
         results.append(norm)
@@ -188,14 +189,15 @@ class _Growing:
         fresh = new_buffers(replace(stage.objective, graph=graph))
         self.changed |= dict(zip(stage.objective.changed, fresh, strict=True))
         gradients = [self._summed(v.name, flows.get(v)) for v in params]
-        return list(graph.outputs[: len(graph.outputs) - len(fresh)]), gradients
+        results = graph.outputs[: len(graph.outputs) - len(fresh)]
+        return [_cast(self.builder, v, self.dtype) for v in results], gradients
 
     def bucket(self, stage: StagePlan, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
         """The gradients of the parameters that begin between `begin` and `end` in the arena, as one vector."""
         arena = self.layout.arena
         result = dict(zip(stage.names, gradients, strict=True))
         inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
-        own = Arena(tuple(arena.names[k] for k in inside), tuple(arena.shapes[k] for k in inside))
+        own = arena.part_of([arena.names[k] for k in inside])
         return _joined(self.builder, own, [result[name] for name in own.names], "gradients")
 
     def _summed(self, name: str, g: Value | None) -> Value | None:
@@ -203,7 +205,8 @@ class _Growing:
         the new gradients alone are never stored."""
         if self.gathered is None or g is None:
             return g
-        arena, number = self.layout.arena, _number(self.builder, 1 / self.plan.batches)
+        g = _cast(self.builder, g, self.dtype)
+        arena, number = self.layout.arena, _number(self.builder, 1 / self.plan.batches, self.dtype)
         at = arena.names.index(name)
         sums = _part(self.builder, self.gathered, arena.starts[at], arena.sizes[at])
         before = emit1(self.builder, "reshape", sums, shape=g.shape, name="before")
@@ -246,9 +249,26 @@ class _Growing:
             count = len(group.optimizer.scalars(1, group.optimizer.lr))
             scalars = [_part(self.builder, self.scalars, first + k, 1) for k in range(count)]
             flow = _part(self.builder, g, start, size)
-            new = group.optimizer.update(Vectors(self.builder), old[0], flow, old[1:], scalars)
-            self.vectors[index] = tuple(new)
+            new, *state = group.optimizer.update(Vectors(self.builder, self.dtype), old[0], flow, old[1:], scalars)
+            self.vectors[index] = (self._rounded(group, new), *state)
             start += size
+
+    def _rounded(self, group: Group, vector: Value) -> Value:
+        """A group's new parameters, rounded to their own types."""
+        arena = self.layout.arena.part_of(group.names)
+        pieces, start = [], 0
+        for t, several in itertools.groupby(zip(arena.types, arena.room, strict=True), key=lambda pair: pair[0]):
+            size = sum(room for _, room in several)
+            part = vector if t is self.dtype else _cast(self.builder, _part(self.builder, vector, start, size), t)
+            pieces.append((part, start, size))
+            start += size
+        if all(part is vector for part, _, _ in pieces):
+            return vector
+        parts = [
+            _part(self.builder, vector, *place) if part is vector else _cast(self.builder, part, self.dtype)
+            for part, *place in pieces
+        ]
+        return self.joined(parts, "rounded")
 
     def _hold(self, stage: StagePlan, arena: Arena) -> None:
         """Make the stage's new parameters and buffers those that later stages read."""
@@ -257,6 +277,7 @@ class _Growing:
             for name in group.names:
                 at = arena.names.index(name)
                 flat = _part(self.builder, self._vectors(group)[0], start, arena.sizes[at])
+                flat = _cast(self.builder, flat, self.held[name].dtype)
                 self.held[name] = emit1(self.builder, "reshape", flat, shape=self.held[name].shape, name=name)
                 start += arena.room[at]
         self.held |= {name: self.changed[name] for name in stage.objective.changed}
@@ -276,9 +297,9 @@ class _Growing:
         if own.names and len(self.changed) == len(own.names):
             return [_joined(self.builder, own, list(self.changed.values()), "new_buffers")]
         pieces = []
-        for name, shape, start, room in zip(own.names, own.shapes, own.starts, own.room, strict=True):
+        for name, start, room in zip(own.names, own.starts, own.room, strict=True):
             if name in self.changed:
-                pieces.append(_joined(self.builder, Arena((name,), (shape,)), [self.changed[name]], name))
+                pieces.append(_joined(self.builder, own.part_of([name]), [self.changed[name]], name))
             else:
                 pieces.append(_part(self.builder, self.statistics, start, room))
         return pieces
@@ -293,7 +314,11 @@ class _Growing:
                 piece = _part(self.builder, self.statistics, start, size)
                 if moves:
                     new = _part(self.builder, vector, at, size)
-                    piece = new if average.tau == 1 else Vectors(self.builder).mixed(piece, new, 1 - average.tau)
+                    piece = (
+                        new
+                        if average.tau == 1
+                        else Vectors(self.builder, self.dtype).mixed(piece, new, 1 - average.tau)
+                    )
                 pieces.append(piece)
                 start += size
         return pieces
@@ -367,24 +392,28 @@ def _names_of(graph: Graph) -> set[str]:
 def _flows(builder: GraphBuilder, graph: Graph, params: Sequence[Value]) -> dict[Value, Value]:
     """The gradients of `graph`'s loss, its first output, by `params`."""
     loss = graph.outputs[0]
-    one = _number(builder, 1)
+    one = _number(builder, 1, loss.dtype)
     seed = emit1(builder, "broadcast", one, shape=loss.shape, name="d.loss") if loss.type.rank else one
     return backward(builder, graph.nodes, {loss: seed}, params)
 
 
-def _vector(builder: GraphBuilder, name: str, size: int) -> Value:
-    return builder.input(name, TensorType(f32, (as_expr(size),)))
+def _vector(builder: GraphBuilder, name: str, size: int, t: DType) -> Value:
+    return builder.input(name, TensorType(t, (as_expr(size),)))
 
 
-def _number(builder: GraphBuilder, value: float) -> Value:
-    return emit1(builder, "constant", value=np.float32(value), name="number")
+def _number(builder: GraphBuilder, value: float, t: DType) -> Value:
+    return emit1(builder, "constant", value=np.array(value, t.numpy), name="number")
+
+
+def _cast(builder: GraphBuilder, x: Value, t: DType) -> Value:
+    return x if x.dtype is t else emit1(builder, "cast", x, dtype=t, name=x.name)
 
 
 def _place(builder: GraphBuilder, arena: Arena, memory: Value, params: Mapping[str, Value]) -> None:
     """Emit each parameter in `params`, under its own name, as a reshaped slice of the arena `memory`."""
     for name, start, size in zip(arena.names, arena.starts, arena.sizes, strict=True):
         if name in params:
-            flat = _part(builder, memory, start, size)
+            flat = _cast(builder, _part(builder, memory, start, size), params[name].dtype)
             builder.reserved.discard(name)
             emit1(builder, "reshape", flat, shape=params[name].shape, name=name)
 
@@ -403,11 +432,12 @@ def _joined(builder: GraphBuilder, arena: Arena, values: Sequence[Value | None],
     for value, size, room in zip(values, arena.sizes, arena.room, strict=True):
         rest = room
         if value is not None:
-            pieces.append(emit1(builder, "reshape", value, shape=(as_expr(size),), name=name))
+            flat = emit1(builder, "reshape", value, shape=(as_expr(size),), name=name)
+            pieces.append(_cast(builder, flat, arena.dtype))
             rest -= size
         if rest:
             zeros = (as_expr(rest),)
-            pieces.append(emit1(builder, "broadcast", _number(builder, 0), shape=zeros, name="zeros"))
+            pieces.append(emit1(builder, "broadcast", _number(builder, 0, arena.dtype), shape=zeros, name="zeros"))
     return pieces[0] if len(pieces) == 1 else emit1(builder, "concat", *pieces, axis=0, name=name)
 
 
@@ -417,5 +447,6 @@ def _norm(builder: GraphBuilder, g: Value) -> Value:
 
 
 def _clipped(builder: GraphBuilder, g: Value, norm: Value, most: float) -> Value:
-    share = emit1(builder, "div", _number(builder, most), emit1(builder, "add", norm, _number(builder, CLIP_EPSILON)))
-    return emit1(builder, "mul", g, emit1(builder, "min", share, _number(builder, 1.0)))
+    most_, epsilon, one = (_number(builder, number, g.dtype) for number in (most, CLIP_EPSILON, 1.0))
+    share = emit1(builder, "div", most_, emit1(builder, "add", norm, epsilon))
+    return emit1(builder, "mul", g, emit1(builder, "min", share, one))

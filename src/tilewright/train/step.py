@@ -16,7 +16,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.ir.dtype import DType, f32
 from tilewright.ir.graph import Value
+from tilewright.runtime.interop import as_numpy, framework, on_cpu
 from tilewright.runtime.model import Model
 from tilewright.support.classes import dataclass
 from tilewright.support.errors import CallError
@@ -42,8 +44,8 @@ class Turns:
     after: Array
 
     @classmethod
-    def of(cls, size: int) -> Turns:
-        return cls(zeros(size), zeros(size))
+    def of(cls, arena: Arena) -> Turns:
+        return cls(arena.empty(), arena.empty())
 
     def swap(self) -> None:
         self.now, self.after = self.after, self.now
@@ -66,11 +68,11 @@ class Kind:
     ready: list[Vectors | None] = field(default_factory=lambda: [None, None])
 
     @classmethod
-    def of(cls, model: Model, plan: StepPlan, active: Active) -> Kind:
+    def of(cls, model: Model, plan: StepPlan, active: Active, dtype: DType) -> Kind:
         stages = [s for s, there in zip(plan.stages, active, strict=False) if there]
         names = [name for stage in stages for name in stage.metrics]
         outputs = model.outputs[: len(names)]
-        results = [np.zeros([int(d) for d in s.shape], np.float32) for s in outputs]
+        results = [np.zeros([int(d) for d in s.shape], dtype.numpy) for s in outputs]
         numbers = [(n, r.reshape(-1)[:1]) for n, r in zip(names, results, strict=True)]
         return cls(model, results, numbers, tuple(n for s in stages for n in (s.metrics[0], s.norm)))
 
@@ -99,10 +101,11 @@ class Step:
         update: Update | None = None,
     ) -> None:
         objective = together([stage.objective for stage in plan.stages])
-        kinds = {active: Kind.of(model, plan, active) for active, model in models.items()} if update is None else {}
+        t = layout.arena.dtype
+        kinds = {active: Kind.of(model, plan, active, t) for active, model in models.items()} if update is None else {}
         self._kinds = kinds
         self._only = next(iter(kinds.values())) if len(kinds) == 1 and gather is None else None
-        self._gathers = None if gather is None else Kind.of(gather, plan, next(iter(models)))
+        self._gathers = None if gather is None else Kind.of(gather, plan, next(iter(models)), t)
         self._update = update
         self.model = models[max(models)]  # in which most takes part
         self.metrics = tuple(name for stage in plan.stages for name in stage.metrics)
@@ -117,11 +120,11 @@ class Step:
         self._batches = plan.batches
         self._numbers = plan.only.scalars if plan.only is not None else None
         self._layout = layout
-        self._arena = Turns.of(layout.arena.size)
-        self._buffers = Turns.of(layout.buffers.size)
-        self._gradients = zeros(layout.arena.part if gather or update else 0)
-        self._scalars = np.zeros(len(plan.scalars(1, self.rates)), np.float32)
-        self._pack = struct.Struct(f"={self._scalars.size}f").pack_into
+        self._arena = Turns.of(layout.arena)
+        self._buffers = Turns.of(layout.buffers)
+        self._gradients = zeros(layout.arena.part if gather or update else 0, t)
+        self._scalars = np.zeros(len(plan.scalars(1, self.rates)), t.numpy)
+        self._pack = struct.Struct(f"={self._scalars.size}{'f' if t is f32 else 'd'}").pack_into
         self._scalars_bytes = self._scalars.data
         self._key = np.zeros(2, np.uint32)
         self._counters = {name: int(value) for name, value in objective.counters.items()}
@@ -362,7 +365,9 @@ class Step:
         """All entries of the model's own dictionary of weights, in its order, without copies: trained and constant
         parameters, and buffers. They are valid until the next step; pass them to `Model.update` or
         `Publisher.publish`."""
-        result = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
+        arena, buffers = self._layout.arena, self._layout.buffers
+        own = arena.narrowed(self.parameters) | buffers.narrowed(buffers.views(self._buffers.now))
+        result = {**self._objective.others, **self._objective.weights, **self.buffers, **own}
         return result | {name: result[first] for name, first in self._objective.tied.items() if first in result}
 
     def state_dict(self) -> dict[str, Any]:
@@ -426,5 +431,4 @@ class Step:
 
 def _array(value: Any) -> Array:
     """A tensor of any framework as a NumPy array."""
-    detach = getattr(value, "detach", None)
-    return np.asarray(value if detach is None else detach().cpu())
+    return as_numpy(on_cpu(value).detach(), "a weight") if framework(value) == "torch" else np.asarray(value)
