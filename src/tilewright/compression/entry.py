@@ -196,7 +196,8 @@ class _Work:
     def pruned(
         self, recipe: Recipe, factors: Mapping[str, Factors], weights: dict[str, Any], names: Sequence[str]
     ) -> dict[str, Any]:
-        """The weights after all stages of pruning and training. The share grows fast at first (Zhu and Gupta, 2017)."""
+        """`weights` with elements of those called `names` set to zero: at once, or, if the recipe trains, over
+        `recipe.stages` stages of training, in which the share of zeros grows fast at first (Zhu and Gupta, 2017)."""
         if not recipe.epochs:
             return weights | {n: weights[n] * steps.pruning_mask(weights[n], recipe.prune, recipe.block) for n in names}
         follower = self.follower(recipe, factors, weights, names)

@@ -50,14 +50,16 @@ class Prefetch(LoopNote):
         nbytes: bytes from what an iteration reads to what it prefetches.
         level: the level of cache that the lines go into.
         lines: cache lines for one iteration; None: those that the next iteration does not prefetch.
-        rows: so many rows, a few of them in each run of the loop, read the same: each prefetches its part.
-        strip: rows are counted anew after so many, of which `rows` share, or all where there are fewer; None: all
+        rows: this many rows, of which each run of the loop has a few, read the same: each run prefetches the part of
+            its rows.
+        strip: rows are numbered modulo this; where there are fewer than `rows` in all, these share. None: all rows
             together are `rows`.
         fewer_than: fewer rows than these do not share: each prefetches `distance` bytes after what it reads.
         distance: bytes; None: nothing.
-        prefetch_level: the level that these lines go into where it is known that all rows are so few; None: `level`.
-        tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
-            they are fewer, at the end of a map, the run prefetches nothing.
+        prefetch_level: the level that these lines go into in a kernel for a known number of rows below `fewer_than`;
+            None: `level`.
+        tiles: this many runs of the loop, in enclosing loops that do not move what is read, read the same: each
+            prefetches its part. Where there are fewer runs, at the end of a map, none prefetches.
         turn: runs that differ in the first index of this buffer read the same: each prefetches `lines` lines, the next
             one those after.
         turns: how many such runs share.

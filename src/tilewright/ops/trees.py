@@ -48,7 +48,7 @@ TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class ForestAttrs(Attrs):
-    """Attributes of `forest`: how the values of a group's trees are combined."""
+    """Attributes of `forest`: how the values that the trees of one group end in become a score of this group."""
 
     combine: str = "sum"
 

@@ -60,12 +60,12 @@ class Maker:
         return compile_program(read, threads=self.threads, **{**self.options, **options})
 
     def model(self, graph: Graph, more: Mapping[str, Any] | None = None, **options: Any) -> Model:
-        """Another graph with the model's outputs, compiled with further weights and loaded."""
+        """`graph`, which has the model's outputs, compiled with the model's weights and `more`, and loaded."""
         return Model(self.program(graph, {**self.read.weights, **(more or {})}, **options), threads=self.threads)
 
     def probe(self, graph: Graph, more: Mapping[str, Any] | None = None) -> Model:
-        """A graph with the model's inputs and other outputs, compiled with further weights and loaded; an update passes
-        all of its weights."""
+        """`graph`, which has the model's inputs but other outputs, compiled with the model's weights and `more`, and
+        loaded; an update passes all of its weights."""
         weights = {**self.read.weights, **(more or {})}
         interface = Interface(inputs=self.read.interface.inputs)
         retained = {p.name: weights[p.name] for p in graph.params}

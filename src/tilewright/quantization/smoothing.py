@@ -56,7 +56,9 @@ def factors_of(maker: Maker, choices: Sequence[Mapping[int, Feed]], sites: Seque
 
 
 def _factors(groups: Mapping[Value, Sequence[Site]], most: Sequence[Any]) -> Factors:
-    """The factors from the largest magnitudes of each value's channels and of the weights that multiply them."""
+    """For each value of `groups` the factors of its channels: sqrt(w / x) for the largest magnitudes x of a channel and
+    w of the weights that multiply it; 1 where one of these is 0. `most` has the arrays of magnitudes: for each value
+    its own, then those of its weights."""
     result: Factors = {}
     arrays = iter(most)
     for x, members in groups.items():

@@ -43,10 +43,10 @@ class StorageAlign(FuncNote):
         B: f32[8, 64] @storage_align(buffers=[B], dimensions=[0], factors=[16], offsets=[1])      ->      B: f32[8, 65]
 
     Args:
-        buffers: whose memory is enlarged.
-        dimensions: for each, the one whose indices lie at that distance.
-        factors: by which this is divided.
-        offsets: what remains.
+        buffers: the buffers whose rows are enlarged.
+        dimensions: of each buffer, the dimension whose neighbouring indices are the rows.
+        factors: of each buffer: its rows lie `factor * n + offset` elements apart, for some n.
+        offsets: of each buffer, the `offset` in that distance.
 
     Written by `schedule/storage.py`, read and removed by `transform/loops/compact.py`.
     """

@@ -156,7 +156,8 @@ def data_side(node: Node, block: int) -> Literal["wide", "narrow"] | None:
 
 
 def waste(channels: int, block: int) -> float:
-    """The number of lanes in whole blocks per channel: 1.0 if channels fill their blocks."""
+    """The number of lanes of all blocks of `block` channels that hold `channels`, per channel: 1.0 if all blocks are
+    full."""
     return ceil(channels / block) * block / channels
 
 

@@ -18,7 +18,8 @@ CORE = 128
 
 
 def of_lane_0(s: State, region: Region, warps: int = 1) -> list[Expr]:
-    """The first indices of a region as lane 0 of the first warp of each `warps` warps has them."""
+    """The indices of the first element of `region` as lane 0 computes them: lane 0 of a warp or, for `warps` above 1,
+    of the first one of each `warps` warps."""
     starts = [start for start, _ in region.ranges]
     threads: dict[Var, Expr] = {}
     for v in {v for e in starts for v in variables(e)}:

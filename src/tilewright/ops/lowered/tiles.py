@@ -293,7 +293,8 @@ def _conv_reference(arrays: Sequence[Any], attrs: ConvTilesAttrs) -> tuple[Any, 
 
 
 def _gathered(x: Any, attrs: ConvTilesAttrs, zero: Any) -> Any:
-    """`x[N, 1, H, W, C]` padded, with the elements that each row and column of the output gathers into the depth."""
+    """`x[N, 1, H, W, C]` padded, where the last dimension of a pixel has the channels of all pixels of a window, or
+    of some of its lines, that begins there (`attrs.gathered`)."""
     kh, kw, lines, columns = attrs.gathered
     (dh, dw), (top, left, bottom, right) = attrs.dilations, attrs.pads
     height, width = x.shape[2] + top + bottom, x.shape[3] + left + right

@@ -51,7 +51,8 @@ OF_F32 = frozenset(("lowered.block_channels",))
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number and the code that it is computed from, with the nodes between, in order, and their constants."""
+    """A dequantised value: the code that it is computed from, and the nodes that compute it, in order, with their
+    constants."""
 
     code: Value
     nodes: tuple[Node, ...]

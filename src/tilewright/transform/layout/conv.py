@@ -73,7 +73,7 @@ def panels_of(a: Assigner, node: Node) -> Blocking:
 
 
 def pack(a: Assigner, w: Value, blocking: Blocking) -> Value:
-    """Emit filters packed in panels, with channels in blocks if these are full."""
+    """Emit the filters `w` packed in panels. Their channels are in blocks of `a.block` if they fill whole blocks."""
     block = a.block if (as_int(w.shape[1]) or 1) % a.block == 0 else 1
     panels = {"block": block, "width": blocking.width}
     (packed,) = a.emit("lowered.pack_conv", (a.as_row_major(w),), panels, f"{w.name}_packed")

@@ -29,8 +29,9 @@ groups whose filters do not fill a block are filled up with filters of zeros and
 were as fast at 0.2 to 0.58 for 18 groups of 3 to 8 filters with AVX-512, at 0.5 to 0.65 with AVX2 (Zen 5, 27 November
 2026)."""
 OF_HALF_VECTORS = 0.8
-"""The least ratio, as `OF_WINDOWS`, for blocks of half a vector: 4 filters on lines of 22 to 42 pixels took 1.1 to 2
-times as long in them, 3 on lines of 8 1.4 times (Zen 4, 28 November 2026)."""
+"""The ratio of `OF_WINDOWS` for blocks of half a vector. In these, groups of 4 filters on lines of 22 to 42 pixels
+took 1.1 to 2 times as long as by tiles of pixels, groups of 3 on lines of 8 pixels 1.4 times (Zen 4, 28 November
+2026)."""
 
 
 def grouped(a: Assigner, node: Node) -> bool:

@@ -276,7 +276,8 @@ def _nest(s: Stmt) -> list[For]:
 
 
 class _ElsewhereError(Exception):
-    """Raised if the tile, or a row in it, occurs outside of a row's number."""
+    """Raised if the variable of the loop over tiles, or that of a row in the tile, occurs elsewhere than in
+    `tile * size + row`."""
 
 
 class _Mover:

@@ -122,7 +122,7 @@ def _guarded(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
 
 
 class _ElsewhereError(Exception):
-    """Raised if the number of a block occurs outside of row numbers."""
+    """Raised if the variable of the loop over blocks of rows occurs elsewhere than in `block * size`."""
 
 
 class _Mover:

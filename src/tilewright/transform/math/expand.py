@@ -165,7 +165,7 @@ result (`targets/costs.py`: `subnormal`), lower arguments give zero."""
 SMALL: dict[str, float] = {"log1p": 1.0, "expm1": 1.0, "erf": 2.0 / math.sqrt(math.pi)}
 """The slopes at zero of f32 functions that occur in activations and square their arguments."""
 SMALL_WITHOUT_TABLES: dict[str, float] = {"gelu": 0.5, "gelu_tanh": 0.5}
-"""The slopes at zero of further f32 functions that square their arguments, if they use no register tables."""
+"""The slopes at zero of f32 functions that square their arguments only where the target has no register tables."""
 
 EXPANDED: dict[str, Callable[..., Expr]] = {
     row.name: partial(_by_others, row.expansion) for row in FUNCTIONS.values() if row.expansion is not None

@@ -154,8 +154,9 @@ _TANH_DEGREE = 5
 
 @cache
 def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
-    """For each power the coefficients of all intervals, by their numbers modulo 16. The first interval's are 0, 1 and
-    those of (tanh(t) / t - 1) / t, so that small results are right to the last bit."""
+    """For each power the coefficients of all intervals; an interval's place in such a table is its number modulo 16.
+    The first interval's are 0, 1 and those of (tanh(t) / t - 1) / t, so that small results are right to the last
+    bit."""
     first = int(np.float32(_TANH_SHIFT).view(np.int32)) >> _TANH_BITS
     edges = [float(np.int32((first + k) << _TANH_BITS).view(np.float32)) - _TANH_SHIFT for k in range(ENTRIES + 1)]
     rows = [[0.0] * (_TANH_DEGREE + 1)] * ENTRIES

@@ -162,8 +162,8 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 
 def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """Matrix registers, or pairs of pixels and filters, for a convolution in groups of whole blocks, if they are
-    estimated to be faster than the direct algorithm; else None."""
+    """The faster one, by estimates, of matrix registers and of instructions that multiply two pixels by two filters,
+    for a convolution in groups of whole blocks; None if the direct algorithm is faster than both."""
     options = with_pairs(enclosing, node, with_matrices(enclosing, node, [(0.0, Direct())]))
     if len(options) == 1:
         return None
@@ -172,8 +172,8 @@ def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
 
 
 def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a convolution with bf16 products of pairs of pixels and filters added, over whole blocks of
-    channels."""
+    """`options`, and if the target has it an instruction that multiplies two pixels by two filters of bf16, for a
+    convolution over whole blocks of channels."""
     w, way = node.inputs[1], convolution_in_pairs(node, bf16, bf16, enclosing.target)
     if way is None or w is None or w not in enclosing.fixed or not narrow(enclosing, node):
         return options
@@ -187,7 +187,8 @@ def with_pairs(enclosing: Surroundings, node: Node, options: list[Option]) -> li
 
 
 def with_dots(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a convolution with bf16 products by dot instructions added, over whole blocks of channels."""
+    """`options`, and if the target has it a dot instruction for bf16, for a convolution over whole blocks of
+    channels."""
     w, dot = node.inputs[1], find_dot(bf16, bf16, enclosing.target)
     if dot is None or w is None or w not in enclosing.fixed or dot.lanes != enclosing.block:
         return options

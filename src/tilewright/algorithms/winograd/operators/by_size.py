@@ -31,8 +31,8 @@ class ConvBySizeAttrs(ConvWinogradAttrs):
     costs: tuple[int, int, int, int]
 
     def winograd(self, tile: int) -> ConvWinogradAttrs:
-        """The attributes of the Winograd convolution by tiles of `tile` outputs per side, which either layout may be
-        for."""
+        """The attributes of the Winograd convolution by tiles of `tile` outputs per side, with the window, pads and
+        channels of this one."""
         rest = (self.pads, self.channels, self.input_channels, self.out_block)
         return ConvWinogradAttrs(tile, self.window, self.stride, self.dilation, *rest)
 
