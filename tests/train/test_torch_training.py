@@ -49,6 +49,25 @@ class Residual(nn.Module):
         return self.head(torch.relu(self.way(x) + self.two(x)).mean((2, 3)))
 
 
+class Functions(nn.Module):  # type: ignore[misc,name-defined]
+    """Norms as functions, which change buffers and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(15, 3)
+        for name in ("mean", "mean_of_instances"):
+            self.register_buffer(name, torch.zeros(3))
+        for name in ("var", "var_of_instances"):
+            self.register_buffer(name, torch.ones(3))
+
+    def forward(self, x: Any) -> Any:
+        x = nn.functional.batch_norm(x, self.mean, self.var, training=self.training)
+        x = nn.functional.instance_norm(
+            x + self.mean[:, None], self.mean_of_instances, self.var_of_instances, use_input_stats=self.training
+        )
+        return self.head(x.flatten(1))
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "1d": (lambda: nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)), (9, 5)),
     "3d": (
@@ -60,6 +79,16 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
         lambda: nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, track_running_stats=False), nn.Linear(7, 3)),
         (9, 5),
     ),
+    "instances": (
+        lambda: nn.Sequential(
+            nn.Conv1d(2, 3, 2),
+            nn.InstanceNorm1d(3, affine=True, track_running_stats=True),
+            nn.Flatten(),
+            nn.Linear(12, 3),
+        ),
+        (4, 2, 5),
+    ),
+    "as functions": (Functions, (4, 3, 5)),
 }
 
 

@@ -270,6 +270,27 @@ def test_state_that_is_retained_inside() -> None:
         read(Counter(), torch.zeros(2, 3))
 
 
+@pytest.mark.parametrize("norm", ["batch_norm", "instance_norm"])
+@pytest.mark.parametrize("buffers", [False, True])
+def test_norms_that_change_running_statistics_are_refused(norm: str, buffers: bool) -> None:
+    """PyTorch's operators do not say that they change them."""
+    function = getattr(nn.functional, norm)
+    by_batch = {"training": True} if norm == "batch_norm" else {"use_input_stats": True}
+
+    class Normed(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+            self.register_buffer("var", torch.ones(3))
+
+        def forward(self, x: Any, mean: Any, var: Any) -> Any:
+            mean, var = (self.mean, self.var) if buffers else (mean, var)
+            return function(x, mean, var, **by_batch), mean * 1
+
+    with pytest.raises(UnsupportedError, match=r"changes buffers|arguments in place|running statistics"):
+        read(Normed(), (torch.randn(2, 3, 4), torch.zeros(3), torch.ones(3)))
+
+
 @pytest.mark.parametrize("form", ["module", "exported", "functional"])
 def test_arguments_that_are_changed_in_place(form: str) -> None:
     """The caller would not see the change: eager PyTorch writes to its caller's memory, a program to its own."""

@@ -248,3 +248,13 @@ def test_names_of_one_size_have_what_is_common_to_their_ranges(stated: str) -> N
                 compiled(x, y, z)
     with pytest.raises(ModelError, match="p, q are one size of the model, and their ranges have none in common"):
         tw.compile(module, inputs, dynamic=axes, dims={"p": tw.dim(2, 4), "q": tw.dim(5, 8)})
+
+
+def test_sizes_of_one_where_pytorch_looks_at_numbers() -> None:
+    """The covariance of one row is a scalar; PyTorch compares numbers for it, which fake tensors do not have."""
+    module = Functional(lambda x: torch.cov(x) * 2)
+    imported = import_model(module, example=torch.randn(3, 10), dynamic={"args_0": {0: "rows"}})
+    x = torch.randn(2, 10)
+    assert_close(interpreted(imported, x), module(x))
+    with pytest.raises(CallError, match="rows in 2"):
+        tw.compile(module, torch.randn(3, 10), dynamic={"args_0": {0: "rows"}})(torch.randn(1, 10))

@@ -321,15 +321,11 @@ def serves_least(
 
     Export assumes sizes of 2 and more: a `squeeze()` keeps the batch dimension, and `if n > 1` takes its first branch
     without a guard. So shapes are compared, and also numbers if a condition on sizes in the module's code changes
-    there. True if the module cannot be run on fake tensors.
+    there. True if the module cannot be run.
     """
     trace = trace_inputs(module, example, dims, known, least=True)
-    try:
-        with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
-            args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))
-            leaves = pytree.tree_leaves(module(*args, **kwargs))
-    except Exception as error:  # the module's own code again, which ran before
-        unskip(error)
+    leaves = _results(module, trace)
+    if leaves is None:
         return True
     results = next(n for n in program.graph.nodes if n.op == "output").args[0]
     kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
@@ -339,6 +335,26 @@ def serves_least(
         return False
     usual = trace_inputs(module, example, dims, known, strict=False)
     return _conditions_hold(module, usual, _sizes_of(usual), _sizes_of(trace)) or _agree(program, module, trace)
+
+
+def _results(module: torch.nn.Module, trace: Trace) -> list[Any] | None:
+    """The results of a module for a trace, on fake tensors, or on the trace's own where those do not do: PyTorch's code
+    may look at numbers (`torch.cov`). None if it cannot be run within TIMEOUT_S seconds."""
+    try:
+        with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))
+            return list(pytree.tree_leaves(module(*args, **kwargs)))
+    except Exception as error:  # the module's own code again, which ran before
+        unskip(error)
+    try:
+        with evaluating(module), quietly(), torch.no_grad(), torch.random.fork_rng([]), _time_limit(TIMEOUT_S):
+            args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (trace.args, trace.kwargs))
+            return list(pytree.tree_leaves(module(*args, **kwargs)))
+    except _GaveUp:
+        return None
+    except Exception as error:
+        unskip(error)
+        return None
 
 
 def _sizes_of(trace: Trace) -> list[int]:

@@ -6,7 +6,7 @@ graph, sizes as numbers or expressions. It returns its results (a value, or a li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -90,9 +90,20 @@ def handles(node: torch.fx.Node) -> bool:
         return not isinstance(target, torch._ops.HigherOrderOperator) or is_wrapper(target) or is_control(target)
     if target._schema.name.removeprefix("aten::") in IGNORED or _is_symbolic(node):
         return True
-    if is_mutable(target) and not _private(node):
+    if (is_mutable(target) and not _private(node)) or moves_statistics(target, node.args):
         return False
     return find(target) is not None
+
+
+_NORMS = ("aten::batch_norm", "aten::instance_norm")
+
+
+def moves_statistics(target: Any, arguments: Sequence[Any]) -> bool:
+    """Whether an operator is a norm that changes running statistics in place, which its schema does not say."""
+    if target._schema.name not in _NORMS:
+        return False
+    running, by_batch = arguments[3:5], arguments[5]
+    return by_batch is True and any(x is not None for x in running)
 
 
 WRAPPERS = {"wrap_with_set_grad_enabled": 1, "tag_activation_checkpoint": 0, "wrap": 0}

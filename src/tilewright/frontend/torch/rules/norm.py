@@ -52,9 +52,17 @@ def batch_norm(
     epsilon: float,
     cudnn: bool = False,
 ) -> Value:
+    _refuse_statistics(n, mean, var, training)
     if training or mean is None or var is None:
         return _statistics_of_batch(n, x, weight, bias, epsilon)
     return common_batch_norm(n, x, weight, bias, mean, var, epsilon)
+
+
+def _refuse_statistics(n: Call, mean: Value | None, var: Value | None, by_batch: bool) -> None:
+    """Raise UnsupportedError for a norm that moves running statistics; PyTorch says these in other operators where it
+    makes a graph functional."""
+    if by_batch and (mean is not None or var is not None):
+        raise n.unsupported("with running statistics that it changes")
 
 
 @rule("_native_batch_norm_legit_no_training")
@@ -156,6 +164,7 @@ def instance_norm(
     epsilon: float,
     cudnn: bool = False,
 ) -> Value:
+    _refuse_statistics(n, mean, var, use_input_stats)
     if not use_input_stats and mean is not None and var is not None:
         return common_batch_norm(n, x, weight, bias, mean, var, epsilon)
     return _affine(n, _normalised(n, x, range(2, x.type.rank), epsilon), weight, bias)
