@@ -324,7 +324,7 @@ def serves_least(
     there. True if the module cannot be run.
     """
     trace = trace_inputs(module, example, dims, known, least=True)
-    leaves = _results(module, trace)
+    leaves = _results(module, trace, real=not _data_decides(program))
     if leaves is None:
         return True
     results = next(n for n in program.graph.nodes if n.op == "output").args[0]
@@ -337,15 +337,24 @@ def serves_least(
     return _conditions_hold(module, usual, _sizes_of(usual), _sizes_of(trace)) or _agree(program, module, trace)
 
 
-def _results(module: torch.nn.Module, trace: Trace) -> list[Any] | None:
-    """The results of a module for a trace, on fake tensors, or on the trace's own where those do not do: PyTorch's code
-    may look at numbers (`torch.cov`). None if it cannot be run within TIMEOUT_S seconds."""
+def _data_decides(program: ExportedProgram) -> bool:
+    """Whether a size in a program depends on data, for which PyTorch has symbols u0, u1, ..."""
+    held = (n.meta.get("val") for n in program.graph.nodes)
+    sizes = [d for v in held if isinstance(v, torch.Tensor) for d in v.shape if isinstance(d, torch.SymInt)]
+    return any(str(symbol).startswith("u") for d in sizes for symbol in d.node.expr.free_symbols)
+
+
+def _results(module: torch.nn.Module, trace: Trace, real: bool) -> list[Any] | None:
+    """The results of a module for a trace, on fake tensors, or with `real` on the trace's own where those do not do:
+    PyTorch's code may look at numbers (`torch.cov`). None if it cannot be run within TIMEOUT_S seconds."""
     try:
         with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))
             return list(pytree.tree_leaves(module(*args, **kwargs)))
     except Exception as error:  # the module's own code again, which ran before
         unskip(error)
+    if not real:
+        return None
     try:
         with evaluating(module), quietly(), torch.no_grad(), torch.random.fork_rng([]), _time_limit(TIMEOUT_S):
             args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (trace.args, trace.kwargs))
