@@ -143,6 +143,7 @@ def test_activations() -> None:
         F.celu,
         F.leaky_relu,
         lambda x: F.leaky_relu(x, 0.2),
+        lambda x: F.rrelu(x, 0.1, 0.4),
         F.softplus,
         lambda x: F.softplus(x, beta=2.0),
         F.softsign,

@@ -29,6 +29,16 @@ def leaky_relu(n: Call, x: Value, negative_slope: float = 0.01) -> Value:
     return n.emit("leaky_relu", x, alpha=float(negative_slope))
 
 
+@rule("rrelu")
+def rrelu(
+    n: Call, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, _: Any = None
+) -> Value:
+    """Leaky ReLU by the middle of both slopes, of which training draws one for each element."""
+    if training:
+        raise n.unsupported("in training")
+    return n.emit("leaky_relu", x, alpha=(lower + upper) / 2)
+
+
 @rule("elu", single=True)
 def elu(n: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
     if input_scale != 1:
