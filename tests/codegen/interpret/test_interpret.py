@@ -46,6 +46,22 @@ def test_softmax_in_stages() -> None:
     np.testing.assert_allclose(out, expected / expected.sum(1, keepdims=True), rtol=1e-6)
 
 
+@pytest.mark.parametrize("rank", range(1, 8))
+def test_elements_with_any_number_of_indices(rank: int) -> None:
+    """Each number up to five has a closure of its own. A sum begins once, whichever of its loops begins anew."""
+    shape = (2, 3, 2, 4, 3, 2, 2)[:rank]
+    a = te.placeholder(shape, name="A")
+    transposed = te.compute(shape[::-1], lambda *i: a[i[::-1]] * 2.0, name="transposed")
+    axes = [te.reduce_axis(size, f"k{k}") for k, size in enumerate(shape)]
+    total = te.compute((2,), lambda i: te.sum(a[tuple(axes)] + te.cast(i, "f32"), axes), name="total")
+    data = np.random.default_rng(rank).integers(-9, 10, shape).astype(np.float32)
+    got, sums = np.zeros(shape[::-1], np.float32), np.zeros(2, np.float32)
+    interpret(te.create_prim_func([a, transposed]), [data, got])
+    interpret(te.create_prim_func([a, total]), [data, sums])
+    np.testing.assert_array_equal(got, 2 * data.transpose())
+    np.testing.assert_array_equal(sums, [data.sum(), data.sum() + data.size])
+
+
 def test_padding_never_loads_outside() -> None:
     x = te.placeholder((5,), name="X")
     y = te.compute((9,), lambda i: te.if_then_else(te.all_of([i >= 2, i < 7]), x[i - 2], -1.0), name="Y")
