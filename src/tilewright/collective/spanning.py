@@ -30,8 +30,9 @@ _OPERATIONS = {
 
 
 def this_machine() -> str:
-    """An identifier of this machine's shared memory, equal in all processes that can form a `Group`, whatever launchers
-    say. Containers of one machine have folders of their own in memory."""
+    """A text that identifies the memory that processes share here, equal in all that can form a `Group`: the boot of
+    the machine, and the file system of the store. It differs between two containers that have memory file systems of
+    their own, even if a launcher calls them one machine."""
     folder = store_root()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent

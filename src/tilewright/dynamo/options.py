@@ -34,7 +34,7 @@ class BackendOptions:
 
 
 def read_options(arguments: Mapping[str, Any] | None) -> BackendOptions:
-    """Options from what the user wrote. Raises CallError for what there is not."""
+    """The backend's options from the dict that the user passed. Raises CallError that names unknown options."""
     known = [f.name for f in fields(BackendOptions)]
     unknown = [str(name) for name in arguments or () if name not in known]
     if unknown:

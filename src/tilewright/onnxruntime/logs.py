@@ -47,7 +47,7 @@ def set_default_logger_callback(callback: Callable[[int, str, str, str, str], No
 
 
 def set_default_logger_severity(level: int) -> None:
-    """Set the least severity that there are messages of: 0 (all) to 4; RuntimeError for another."""
+    """Set the least severity of messages that are logged, 0 (all of them) to 4. RuntimeError for another number."""
     log.setLevel(_level(level))
 
 

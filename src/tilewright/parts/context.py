@@ -78,13 +78,15 @@ class Context:
         return self.updated, self.version
 
     def initializer(self, section: Section, name: str) -> Any:
-        """The present value of an initializer."""
+        """The present value of an initializer: the updated weight if there is one, else the array in the model's
+        file."""
         if name in section.weights and name in self.updated:
             return self.updated[name]
         return self.tensor(section, name)
 
     def tensor(self, section: Section, name: str) -> Any:
-        """The value that the file has for the initializer `name`."""
+        """The value of the initializer `name` in the model's file, as a NumPy array; updates of weights do not change
+        it."""
         tensor = section.initializers[name]
         if id(tensor) not in self.arrays:
             where = f"initializer {name!r}"

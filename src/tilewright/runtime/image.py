@@ -69,7 +69,8 @@ def layout(params: Iterable[ParamSpec]) -> Layout:
 
 
 def pack(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[Buffer]:
-    """The bytes of the image of `weights`, in pieces; arrays that are dense are not copied."""
+    """The bytes of the image of `weights`, in pieces: the header, padding, and the arrays. A contiguous array is not
+    copied."""
     params = tuple(params)
     placed = layout(params)
     yield placed.head

@@ -51,7 +51,8 @@ def with_tiles(enclosing: Surroundings, node: Node, options: list[Option]) -> li
 
 
 def sizes_of(node: Node) -> Sizes | None:
-    """The sizes of an f32 attention with one sequence per batch entry; None for others."""
+    """The sizes of an f32 attention with one sequence per batch entry and known numbers of columns, not computed by dot
+    instructions; None for others."""
     attrs, (q, k, v, *others) = node.of(AttentionAttrs), node.inputs
     assert q is not None and k is not None and v is not None
     past = others[3] if len(others) > 3 else None

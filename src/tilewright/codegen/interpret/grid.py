@@ -65,7 +65,8 @@ def interpret_grid(
 
 
 def _bound(func: PrimFunc, arrays: Sequence[Array | None], values: Mapping[Var, int]) -> dict[Buffer, LaneMemory]:
-    """The memory of each parameter: it holds the elements of its array; arrays that are one share it."""
+    """The memory of each parameter, with a copy of its array's elements. Parameters that were passed one array share a
+    memory. `values`: of the symbols in shapes. Raises CallError for an array of another shape."""
     result: dict[Buffer, LaneMemory] = {}
     known: list[tuple[Array, LaneMemory]] = []
     sizes = _scope_of(func, values, 1)

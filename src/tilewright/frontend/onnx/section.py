@@ -229,7 +229,8 @@ def operator(node: onnx.NodeProto) -> str:
 
 
 def info_of(value: Any) -> TensorInfo | None:
-    """The type of an array; None for what is no tensor."""
+    """The type and shape of a NumPy array or scalar; None for another object, and for an element type that ONNX
+    lacks."""
     if not isinstance(value, np.ndarray | np.generic):
         return None
     code = _code_of(value.dtype)

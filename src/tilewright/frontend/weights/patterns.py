@@ -87,8 +87,8 @@ def patterned(read: Imported, least: float, target: Target | None = None) -> Imp
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """The positions of the nonzero blocks of a sparse weight [K, N]: a block is `width` columns of a row, and `index`,
-    i32[P, J], has the rows of the blocks of each panel of columns, filled up with K."""
+    """The positions of the nonzero blocks of a sparse weight [K, N]: a block is `width` columns of a row. `index`,
+    i32[P, J], has the rows of the (at most J) blocks of each of the P panels of columns, filled up with K."""
 
     width: int
     index: Array
@@ -108,9 +108,9 @@ def pattern_of(matrix: Array, lanes: int = 1) -> Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The elements of a sparse weight [K, N] in steps: `rows`, u16[N, J], has the row of each column's element at
-    each step (K: none), and `first`, u16[P, J], the first row of the window from which a panel's elements come at
-    that step."""
+    """The elements of a sparse weight [K, N], arranged in J steps for P panels of columns. `rows`, u16[N, J], has the
+    row of each column's element at each step (K: none), and `first`, u16[P, J], the first row of the window from which
+    the elements of a panel come at that step."""
 
     rows: Array
     first: Array
@@ -138,7 +138,8 @@ def windows_of(nonzero: Array, lanes: int, window: int) -> Windows:
 
 
 def _blocks(nonzero: Array, width: int) -> Array:
-    """For each panel of `width` columns and each row whether its block has a nonzero element, bool[P, K]."""
+    """For each of the P panels of `width` columns and each of the K rows whether its block has a nonzero element,
+    bool[P, K]."""
     depth, columns = nonzero.shape
     padded = np.pad(nonzero, ((0, 0), (0, -columns % width)))
     return np.ascontiguousarray(padded.reshape(depth, -1, width).any(axis=2).T)
@@ -226,14 +227,16 @@ class _Work:
         return self.in_blocks(n, w, pattern)
 
     def in_blocks(self, n: Emitter, w: Value, pattern: Pattern) -> _Parts:
-        """The nonzero blocks of `w` as operands: their values, f32[P, J, V], and their rows, i32[P, J]."""
+        """The nonzero blocks of `w` as operands of a sparse product: their values, f32[P, J, V], and their rows, i32[P,
+        J], for P panels of V columns with at most J blocks."""
         depth, _ = self.sizes(w)
         index, values = self.elements(n, w, pattern.index, pattern.width)
         return _Parts(pattern.width, values, n.emit("min", n.cast(index, i32), n.constant(depth - 1, i32)))
 
     def in_windows(self, n: Emitter, w: Value, windows: Windows, lanes: int) -> _Parts:
-        """The elements of `w` in steps as operands: values, f32[P, J, V], first rows of windows, u16[P, J], and rows
-        within a window, u8[P, J, V]."""
+        """The elements of `w` as operands of a sparse product with one row, for P panels of V = `lanes` columns and J
+        steps: the values, f32[P, J, V], the first row of each window, u16[P, J], and the row of each element in its
+        window, u8[P, J, V]."""
         panels, steps = windows.first.shape
         _, columns = self.sizes(w)
         index, values = self.elements(n, w, windows.rows, 1)

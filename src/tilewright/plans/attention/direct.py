@@ -62,8 +62,8 @@ class DirectLoops:
         return _elements(self.nest, extents, self.width)
 
     def scores(self, scores: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """Emit `scores` = the masked and scaled products of all query rows of head `h` with all keys. The rest of the
-        last panel, past the last key, is set to minus infinity."""
+        """Emit `scores` = the masked and scaled products of all query rows of head `h` with all keys of head `g`, in
+        batch `b`. The rest of the last panel, past the last key, is set to minus infinity."""
         nest, task, width = self.nest, self.task, self.width
         with nullcontext() if prove(task.keys > 0) else nest.when(task.keys > 0):
             with nest.loop("r", task.rows) as r, nest.loop("x", width, kind="vectorized") as x:
@@ -87,8 +87,9 @@ class DirectLoops:
     def products(
         self, scores: Buffer, b: Expr, h: Expr, g: Expr, i: Expr, rows: int, start: Expr, j: Expr, keys: int, past: bool
     ) -> None:
-        """Emit the scores of rows i .. i + `rows` - 1 for keys j .. j + `keys` - 1 of a segment (the cache of earlier
-        keys if `past`, else the new keys), whose first key is column `start` of `scores`."""
+        """Emit the scores of rows i .. i + `rows` - 1 of query head `h` for keys j .. j + `keys` - 1 of head `g`, in
+        batch `b`. The keys are counted in a segment, the cache of earlier keys if `past`, else the new keys; its first
+        key is column `start` of `scores`."""
         nest, task, width = self.nest, self.task, self.width
         parts = task.depth // width
         with (
@@ -113,13 +114,14 @@ class DirectLoops:
                 nest.store(scores, (i + r, start + j + k), task.score(dots[r, k], b, h, i + r, start + j + k))
 
     def product(self, b: Expr, h: Expr, g: Expr, i: Expr, j: Expr, d: Expr, at: tuple[Expr, ...], past: bool) -> Expr:
-        """The product q[i + r, d + x] * k[j + k, d + x] for `at` = (r, k, x); with `past`, the key is read from the
-        cache of earlier keys."""
+        """The product q[i + r, d + x] * k[j + k, d + x] for `at` = (r, k, x), of query head `h` and key head `g` of
+        batch `b`; with `past`, the key is read from the cache of earlier keys."""
         r, k, x = at
         return self.task.load(self.task.q, 0, b, i + r, h, d + x) * self.task.read(1, b, j + k, g, d + x, past)
 
     def values(self, scores: Buffer, state: Buffer, b: Expr, h: Expr, g: Expr) -> None:
-        """Emit y = scores * values / sums for head `h`, with the sums of the rows in column 1 of `state`."""
+        """Emit y = scores * values / sums for query head `h` of batch `b`, whose values are of head `g`, with the sums
+        of the rows in column 1 of `state`."""
         nest, task, width = self.nest, self.task, self.width
         vectors = ceildiv(task.out_depth, width)
         with nest.allocate("sums", task.type, (self.most, vectors * width)) as sums:
@@ -139,8 +141,9 @@ class DirectLoops:
     def block(
         self, sums: Buffer, scores: Buffer, b: Expr, g: Expr, start: Expr, j: Expr, count: Expr, past: bool
     ) -> None:
-        """Emit `sums` += scores * values for `count` values from the j-th of a segment on, some vectors of columns at a
-        time: at most as many as there are keys in a block of scores, since both need one accumulator per row."""
+        """Emit `sums` += scores * values for the values j .. j + `count` - 1 of a segment, whose arguments are as for
+        `grow`. Some vectors of columns are computed at a time: at most as many as there are keys in a block of scores,
+        since both need one accumulator per row."""
         vectors = as_int(ceildiv(self.task.out_depth, self.width))
         assert vectors is not None
         wide = -(-vectors // -(-vectors // self.keys))
@@ -167,8 +170,15 @@ class DirectLoops:
         count: Expr,
         past: bool,
     ) -> None:
-        """Emit sums[i : i + rows, d :] += scores * values for `vectors` vectors of columns and the values j .. j +
-        `count` - 1 of a segment that begins at column `start` of `scores`. The sums stay in registers meanwhile."""
+        """Emit sums[i : i + rows, d :] += scores * values for `vectors` vectors of columns of the values, whose sums
+        stay in registers meanwhile.
+
+        Args:
+            b, g: batch and head of the values.
+            past, start: the segment of keys and values, the cache of earlier ones or the new ones, and the column of
+                `scores` that belongs to its first key.
+            j, count: the first value within the segment, and the number of values.
+        """
         nest, task, width = self.nest, self.task, self.width
         with nest.allocate("acc", task.type, (vectors, rows, width)) as acc:
             with self.elements(vectors, rows) as (c, r, x):

@@ -249,8 +249,9 @@ class GradientLoops:
                         nest.store(into, at, select(j < task.keys, value, task.low))
 
     def slopes(self, r: Expr, b: Expr, h: Expr, first: Expr) -> None:
-        """Emit the softmax p of row `r` in place of its scores, and the gradient of its scores, scale * p * (sent - sum
-        of p * sent), in place of `sent`."""
+        """Emit, for row `r` of the block that begins at query row `first` of head `h` of batch `b`: the softmax p in
+        place of the row's scores, and the gradient of the scores, scale * p * (sent - sum of p * sent), in place of
+        `sent`, the gradient of p."""
         nest, task, width, kind = self.nest, self.task, self.width, self.task.type
         scores, sent = self.scores, self.sent
         with (
@@ -294,7 +295,8 @@ class GradientLoops:
                 nest.store(sent, at, self.moved(value, b, h, first + r, minimum(p * width + x, task.keys - 1)))
 
     def moved(self, value: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        """`value`, a score's gradient, or zero where a boolean mask replaced the score by a finite constant."""
+        """`value`, the gradient of the score of query `i` and key `j` (head `h` of batch `b`), or zero where a boolean
+        mask replaced the score by a finite constant."""
         mask, fill = self.task.mask, self.task.attrs.fill
         if mask is None or mask.dtype is not boolean or isinf(fill):
             return value

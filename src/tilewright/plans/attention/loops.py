@@ -214,8 +214,9 @@ class AttentionLoops:
         first: Expr,
         here: Expr,
     ) -> None:
-        """Emit the computation of `here` tiles of rows from tile `first` on, one block of keys after another, with a
-        running maximum and sum of each row (online softmax)."""
+        """Emit the result of `here` tiles of rows from tile `first` on, of query head `h` of batch `b`, by an online
+        softmax: one block of keys after another, with a running maximum and sum of each row in `state` and the sums of
+        values in `o`. `kt`, `vp`: packed keys and values."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         chunks, each = vp.shape[0], self.task.block // width
         with nest.loop("t", here) as t, nest.loop("r", rows) as r:

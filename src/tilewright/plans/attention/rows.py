@@ -110,9 +110,9 @@ class AttentionRows:
         return cast(buffer[b + self.attrs.past_first, g, j, d], self.type)
 
     def key_or_value(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr) -> Expr:
-        """The element of the keys (`operand` 1) or values (2) at key `j`, counted over cached and new keys. Past the
-        last key it reads the last one: results for such keys are unused, and a clipped index takes a tenth of the time
-        of a load under a condition."""
+        """Column `d` of key (`operand` 1) or value (2) number `j`, counted over cached and new ones, of head `g` of
+        batch `b`. Past the last key it reads the last one: results for such keys are unused, and a clipped index takes
+        a tenth of the time of a load under a condition."""
         new = self.read(operand, b, minimum(j, self.keys - 1) - self.earlier, g, d, False)
         return select(j < self.earlier, self.read(operand, b, j, g, d, True), new) if self.past else new
 

@@ -57,7 +57,7 @@ def target_class(target: Target) -> str:
 
 
 def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
-    """The key of a decision of kind `kind` about the operators `nodes`, which are one or feed each other."""
+    """The key of a decision of kind `kind` about `nodes`: one operator, or several in their order in the graph."""
     produced = {v for node in nodes for v in node.outputs}
     inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in produced)
     graph = Graph("", tuple(inputs), (), tuple(nodes), nodes[-1].outputs)

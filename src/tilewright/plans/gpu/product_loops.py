@@ -194,8 +194,15 @@ class Product:
         self, whole: Expr, stage: Expr, f: Factor, own: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int,
         lines: Lines,
     ) -> Stmt:  # fmt: skip
-        """The instruction that copies the tile `whole` of a factor `f` asynchronously to `lines`; from line `first` on,
-        cut off at `limit`."""
+        """The instruction that copies a tile of a factor asynchronously from memory to `lines` in shared memory.
+
+        Args:
+            whole: number of the tile along the depth.
+            stage: the stage of `lines` that it fills.
+            f, own: the factor, and the iterators of its lines (rows of the left one, columns of the right one).
+            limit: the number of lines that the factor has; a tile that is cut off by it copies fewer.
+            first, count: first line of the tile, and the number of its lines.
+        """
         known = as_int(limit)
         there = const(count) if known is not None and known % count == 0 else minimum(limit - first, count)
         places = self.at(self.c.batch, self.z // self.splits) | {it.var: const(0) for it in (*own, *self.c.depth)}

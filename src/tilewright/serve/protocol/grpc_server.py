@@ -421,7 +421,8 @@ def _parsed(kind: Any, data: bytes) -> Any:
 
 
 def _inference(forms: Forms, data: bytes) -> Any:
-    """Read an inference request: by a known form, or as a message. Returns an error if it is invalid."""
+    """Read an inference request: as a `Repeated` if an earlier request was equal but for its raw contents, else as a
+    parsed message, whose form may then be stored in `forms`. Returns a ServeError if it is invalid."""
     known = forms.find(data)
     if known is not None:
         return known

@@ -134,7 +134,8 @@ def _before(m: Match, copies: Collection[str]) -> Value | None:
 
 
 def _argument(node: Node) -> Value | None:
-    """The one operand of a pointwise node that is not a single number; None for other nodes."""
+    """The operand of a pointwise node if it is of f32, has the shape of the result, and all other operands are single
+    numbers; None otherwise."""
     arguments = [v for v in node.inputs if v is not None and not _is_single(v)]
     if not is_pointwise(node) or len(arguments) != 1 or None in node.inputs:
         return None

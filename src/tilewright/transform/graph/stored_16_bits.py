@@ -59,7 +59,8 @@ def _rounded(graph: Graph) -> Graph:
 
 
 def _rounds_for_all(value: Value, nodes: Sequence[Node], readers: Mapping[Value, list[Node]]) -> Node | None:
-    """The first cast of a value to 16 bits for a layer, if all readers of the value are pointwise; None otherwise."""
+    """The first cast of an f32 value to 16 bits that a layer reads, if the value has several readers, all pointwise,
+    and no product of higher exactness reads it or a value computed from it; None otherwise."""
     if value.dtype is not f32 or len(nodes) < 2 or any(ops.get(n.op).kind != "pointwise" for n in nodes):
         return None
     if _is_exact(value, readers):

@@ -235,7 +235,8 @@ class Layers(Rewriter):
         return True
 
     def integers(self, bias: Value, scale: float) -> Value | None:
-        """The bias as int32 in units of `scale`, which is the sums' scale; None if it is no such number."""
+        """The int32 values q of a bias that is computed as q * `scale`, the scale of the sums; None for another
+        bias."""
         node = self.producer(bias, "reshape")
         source = bias if node is None else node.inputs[0]
         if source is not None and source.dtype is i32:

@@ -101,7 +101,9 @@ def _signed_zero(x: Expr, result: Expr) -> Expr:
 
 
 def reduced(x: Expr, bias: int | Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
-    """(integer n + bias in the low bits, r) with x = sign n ln 2 + r; sign is 1 or -1."""
+    """Reduce the argument of an exponential: x = sign n ln 2 + r with an integer n, where `sign` is 1 or -1 and |r| <=
+    ln(2)/2. Returns (an i32 whose low bits are n + `bias`, r). A `bias` that differs between elements is an expression
+    of f32, `_ROUND` plus the bias."""
     shifter = single(_ROUND + bias) if isinstance(bias, int) else bias
     shifted = fma(x, LOG2E * sign, shifter)
     n = shifted - shifter

@@ -71,7 +71,8 @@ def _signed_zero(x: Expr, result: Expr) -> Expr:
 
 
 def _reduced(x: Expr, bias: int) -> tuple[Expr, Expr]:
-    """(integer n + bias in the low bits, r) with x = n ln 2 + r."""
+    """Reduce the argument of an exponential: x = n ln 2 + r with an integer n and |r| <= ln(2)/2. Returns (an i64 whose
+    low bits are n + `bias`, r)."""
     shifted = fma(x, _LOG2E, double(_ROUND + bias))
     n = shifted - double(_ROUND + bias)
     r = fma(n, -_LN2_REST, fma(n, -_LN2, x))
@@ -79,7 +80,7 @@ def _reduced(x: Expr, bias: int) -> tuple[Expr, Expr]:
 
 
 def _power(n: Expr) -> Expr:
-    """2^(n - 1023) for the integer in the low 11 bits."""
+    """2^(e - 1023) for the number e in the low 11 bits of `n`, the exponent field of an f64."""
     return as_float(n << const(52, i64))
 
 

@@ -51,14 +51,15 @@ _SCALED_POWERS = tuple(_without_sixteenths(power, i) for i, power in enumerate(_
 
 
 def _scaled(r: Expr, q: Expr, sixteenths: Expr, n: Expr) -> Expr:
-    """2^n (1 + r q) for a multiple n of 1/16; the low bits of `sixteenths` are the integer 16 n."""
+    """2^n (1 + r q) for a multiple n of 1/16; the low bits of `sixteenths`, an f32, are the integer 16 n."""
     place = cast(bits(sixteenths) & (ENTRIES - 1), i64)
     power, rest = lookup(place, _POWERS), lookup(place, _RESTS)
     return call("scaleb", power + fma(power * r, q, rest), n)
 
 
 def _reduced(x: Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
-    """(a number whose low bits are the integer 16 n, r) with x = sign n ln(2) + r, n being a multiple of 1/16."""
+    """Reduce the argument of an exponential: x = sign n ln 2 + r with a multiple n of 1/16 and |r| <= ln(2)/32. Returns
+    (an f32 whose low bits are the integer 16 n, r)."""
     shifted = fma(x, LOG2E * sign, single(_ROUND))
     n = shifted - single(_ROUND)
     return shifted, fma(n, LN2_REST * -sign, fma(n, LN2 * -sign, x))
