@@ -1,7 +1,9 @@
 """The source of a module in fewer bytes, line by line: a space a level of indentation, none within brackets, no
-comments, and no strings that describe constants and fields, which Python drops when it compiles a module.
+comments, no strings that describe constants and fields, which Python drops when it compiles a module, and no docstrings
+of private functions and classes, which `help` leaves out.
 
-The rest of the syntax tree stays, with each node on its line, and so do docstrings, whose lines begin at the margin.
+The rest of the syntax tree stays, with each node on its line, and so do the other docstrings, whose lines begin at the
+margin.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import io
 import tokenize
 from typing import TypeGuard
 
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_OWNERS = (ast.Module, ast.ClassDef, *_FUNCTIONS)
 LEVEL = 4
 """Spaces of a level of indentation, as modules have it."""
 
@@ -21,10 +25,9 @@ def dense(source: str) -> str:
     lines, tree = source.split("\n"), ast.parse(source)
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     within, columns, continued = _within(tokens), _docstrings(tree), _continued(tokens)
-    for body in _bodies(tree):
-        for note in filter(_is_docstring, body[1:]):
-            rows = range(note.lineno - 1, note.end_lineno or note.lineno)
-            lines[rows.start : rows.stop] = [""] * len(rows)
+    for note in _unread(tree):
+        rows = range(note.lineno - 1, note.end_lineno or note.lineno)
+        lines[rows.start : rows.stop] = [""] * len(rows)
     for token in tokens:
         if token.type == tokenize.COMMENT:
             row, column = token.start
@@ -80,10 +83,18 @@ def _docstrings(tree: ast.Module) -> dict[int, int]:
     }
 
 
-def _bodies(tree: ast.Module) -> list[list[ast.stmt]]:
-    """The bodies whose first statement may be a docstring."""
-    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [node.body for node in ast.walk(tree) if isinstance(node, owners)]
+def _unread(tree: ast.AST, private: bool = False) -> list[ast.Expr]:
+    """The strings among a tree's statements that `help` does not show: all but docstrings, and those docstrings that
+    belong to private functions and classes (their names begin with one underscore) or to what stands within these or
+    within any function. A docstring that is a whole body stays. `private`: whether all docstrings of `tree` are such
+    ones."""
+    body = tree.body if isinstance(tree, _OWNERS) else []
+    result = list(filter(_is_docstring, body[0 if private and len(body) > 1 else 1 :]))
+    for node in ast.iter_child_nodes(tree):
+        name = node.name if isinstance(node, (ast.ClassDef, *_FUNCTIONS)) else ""
+        hidden = isinstance(tree, _FUNCTIONS) or (name.startswith("_") and not name.startswith("__"))
+        result += _unread(node, private or hidden)
+    return result
 
 
 def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
@@ -91,10 +102,12 @@ def _is_docstring(node: ast.AST) -> TypeGuard[ast.Expr]:
 
 
 def _shape(tree: ast.Module) -> tuple[str, list[int | None]]:
-    """The tree with its docstrings as `inspect` shows them, without other strings that are statements, and the lines of
-    its nodes."""
-    for body in _bodies(tree):
-        body[1:] = [node for node in body[1:] if not _is_docstring(node)]
+    """The tree with the docstrings that `help` shows, as `inspect` cleans them, without other strings that are
+    statements, and the lines of its nodes."""
+    unread = set(_unread(tree))
+    for owner in ast.walk(tree):
+        if isinstance(owner, _OWNERS):
+            owner.body = [node for node in owner.body if node not in unread]
     nodes = list(ast.walk(tree))
     for node in nodes:
         if _is_docstring(node):

@@ -51,14 +51,14 @@ def test_a_package_that_python_compiles_as_it_goes(package: str, monkeypatch: py
 
 
 def test_the_wheel_is_small() -> None:
-    """Each module deflated by zlib, with its entries in archive and RECORD. Of 3,208,686 such bytes `make wheel` made
-    2,973,384, and its bar is 3,000,000: 3,237,000 here, less a reserve."""
+    """Each module deflated by zlib, with its entries in archive and RECORD. Of 3,273,377 such bytes `make wheel` made
+    2,888,003, and its bar is 3,000,000: 3,400,000 here, less a reserve."""
     size = 0
     for path in PACKAGE.rglob("*"):
         if path.is_file() and "__pycache__" not in path.parts:
             name = len(str(path.relative_to(PACKAGE.parent)))
             size += len(zlib.compress(path.read_bytes(), 9)) + 30 + 46 + 2 * name + 45
-    assert size < 3_230_000
+    assert size < 3_380_000
 
 
 def test_an_archive_is_packed_anew(tmp_path: Path) -> None:
@@ -128,7 +128,19 @@ def f(
     if a:
         return "#", \\
             b
-    return text + more
+    def inner():
+        """Not shown."""
+        return text
+    return inner() + more
+class _Hidden:
+    """Not shown."""
+    def method(self):
+        """All
+        of it."""
+    def __call__(self):
+        """Not
+        shown."""
+        return 1
 '''
 
 
@@ -148,7 +160,8 @@ def test_modules_in_fewer_bytes() -> None:
             '"""',
         ),
         *(' more = f"""', "    {a:", "    >3}", '        stays"""', " if a:", '  return "#", \\', "   b"),
-        *(" return text + more", ""),
+        *(" def inner():", "", "  return text", " return inner() + more", "class _Hidden:", "", " def method(self):"),
+        *('  """All', 'of it."""', " def __call__(self):", "", "", "  return 1", ""),
     ]
 
 

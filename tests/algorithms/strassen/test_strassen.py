@@ -10,9 +10,9 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
-from tilewright.algorithms.strassen import offers
 from tilewright.algorithms.strassen.operators.product import PRODUCTS
 from tilewright.algorithms.strassen.plan import convolution as strassen_convolution
+from tilewright.algorithms.strassen.plan import product as strassen_product
 from tilewright.algorithms.strassen.plan.product import MAX_TIME, compared
 from tilewright.algorithms.strassen.selection import StrassenStrips
 from tilewright.ir.expr import as_int
@@ -55,7 +55,7 @@ def operators(graph: Graph, target: Target, winograd: str = "strassen") -> list[
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(offers, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
+    monkeypatch.setattr(strassen_product, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
 
 
 @pytest.mark.daily(3)
@@ -130,7 +130,7 @@ def test_rows_after_a_norm_keep_their_digits(norm: str, monkeypatch: pytest.Monk
     """Rows of very different sizes come alike out of the norm, so that none loses digits; NaN reaches one row more."""
     # any machine: the costs that are compared are stated
     graph = normed(norm, (1,), 2)
-    monkeypatch.setattr(offers, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
+    monkeypatch.setattr(strassen_product, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
     assert "lowered.matmul_strassen" in operators(graph, Target.host(), "auto")
     rng = np.random.default_rng(0)
     scale, w = rng.uniform(0.5, 2, 1024).astype(np.float32), rng.standard_normal((1024, 1024)).astype(np.float32)
