@@ -173,7 +173,8 @@ def _dense(array: Any) -> np.ndarray[Any, Any]:
 
 
 def _objects(program: Program, binding: Binding, target: Target) -> dict[str, bytes]:
-    """The program's objects, and the object of the functions that callers call."""
+    """The object files of a bundle by name: the program's kernels and entries, "glue" with the functions that callers
+    call, and "halves" with conversions of f16 if they are needed."""
     own = compile_llvm(glue(binding, target.triple, address_bytes(target.triple)), target, opt=1)
     return with_float16_conversions({**program.objects, "glue": own}, target)
 

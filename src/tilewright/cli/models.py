@@ -80,7 +80,8 @@ def named(path: Path) -> Named:
 
 
 def source(path: Path) -> Named:
-    """Like `named`, but refuses files that are compiled already."""
+    """The model that a path or `file.py:function` refers to, as `named` returns it. Raises typer.BadParameter for a
+    compiled file, too."""
     if path.suffix == ".tw":
         raise typer.BadParameter(f"{path} is compiled already", param_hint="MODEL")
     return named(path)

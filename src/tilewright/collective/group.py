@@ -432,7 +432,8 @@ class Group:
         return turn
 
     def _total(self, call: Call, shown: int) -> int:
-        """The largest number of bytes that a rank shows in `call`; `shown` is what this rank has."""
+        """The largest number of bytes that any rank shows in `call`. In a broadcast or scatter it follows from the
+        call, as only the root shows any; in others all ranks show as many as this one, `shown`."""
         if call.root >= 0 and call.operation in ("broadcast", "scatter"):
             rows = self.ranks if call.operation == "scatter" else 1
             return call.elements * DTYPES[call.dtype].itemsize * rows

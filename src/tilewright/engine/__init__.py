@@ -44,24 +44,27 @@ def push(
     *,
     name: str = "",
 ) -> Operation:
-    """`Engine.push` of the process's engine."""
+    """Run a function on the process's engine once all conflicting operations pushed earlier have ended; see
+    `Engine.push`."""
     return default().push(function, reads, writes, priority, name=name)
 
 
 def wait(target: Target | Operation | None = None, timeout: float | None = None) -> Any:
-    """`Engine.wait` of the process's engine."""
+    """Wait for an operation of the process's engine, for the writes of a variable, or for everything; see
+    `Engine.wait`."""
     return default().wait(target, timeout)
 
 
 def delete(target: Target) -> Operation:
-    """`Engine.delete` of the process's engine."""
+    """Delete a variable of the process's engine by a write; see `Engine.delete`."""
     return default().delete(target)
 
 
 def run(
     model: Model, inputs: Sequence[Array], outputs: Sequence[Array], priority: int = 0, *, name: str = ""
 ) -> Operation:
-    """`Engine.run` of the process's engine."""
+    """Call a compiled model on arrays, which the operation reads and writes, on the process's engine; see
+    `Engine.run`."""
     return default().run(model, inputs, outputs, priority, name=name)
 
 

@@ -236,7 +236,8 @@ def emit1(
     attrs: Attrs | None = None,
     **values: AttrValue,
 ) -> Value:
-    """`emit` for an operator with one output."""
+    """Append a node of operator `op` with one output, whose type is inferred; returns the output. Its attributes are
+    `attrs` or made of `values`."""
     (value,) = emit(builder, op, *inputs, names=() if name is None else (name,), attrs=attrs, **values)
     return value
 

@@ -237,8 +237,8 @@ class RecurrentLoops:
     # --- cells ------------------------------------------------------------------------------------------------------
 
     def cells(self, sums: Buffer, products: Sequence[Product], panel: Expr, start: Expr, at: _Step) -> None:
-        """Emit the computation of a tile's new states from the sums of products; if later products follow, of the
-        values that they need."""
+        """Emit, from the sums of `products` at the step `at`, the new states of a tile: elements of `panel`, of rows
+        from `start` on. If later products of the step follow, only the values that these need are stored."""
         nest, program, state = self.nest, self.program, at.state
         before, gates = self.later and products != self.later, [p.gate for p in products]
         with nest.loop("r", self.tile.rows) as r, nest.loop("lane", self.tile.width, kind="vectorized") as lane:

@@ -278,8 +278,8 @@ def most_samples(height: Expr, width: Expr) -> Expr:
 
 
 def _first_sample(begin: Any, step: Any, count: Any, most: Any, t: DType) -> Expr:
-    """The first sample to evaluate along one side of a cell of `count` samples: 0 if there are at most `most`, else one
-    not after the first sample in the image."""
+    """The first sample to evaluate of the `count` along one side of a cell, sample k being at `begin` + (k + 1/2)
+    `step`: 0 if there are at most `most`, else one not after the first sample in the image."""
     floor = call("floor", (scalar(-1, t) - begin) / step - 0.5)
     first = cast(minimum(maximum(floor, scalar(0, t)), cast(count, t)), i64)
     return select(count <= most, const(0), first)
@@ -386,7 +386,9 @@ def _roi_numpy(arrays: Sequence[Any], attrs: RoiAlignAttrs) -> tuple[Any, ...]:
 
 
 def _roi_samples(begin: float, step: float, count: int, most: int, extent: int) -> tuple[Any, Any, Any, Any]:
-    """For each sample along one side of a cell: its two pixels, the weight of the second, and whether it counts."""
+    """The evaluated samples along one side of a cell, as arrays: the two pixels that each lies between, the weight of
+    the second, and whether it lies in the image of `extent` pixels. Of `count` samples, at `begin` + (k + 1/2) `step`,
+    at most `most` are evaluated, from one not after the first in the image."""
     first = 0 if count <= most else int(np.clip(np.floor((-1 - begin) / step - 0.5), 0, count))
     c = begin + step * (np.arange(first, min(first + most, count)) + 0.5)
     valid = (c >= -1) & (c <= extent)

@@ -172,8 +172,8 @@ class _Forest:
                 nest.store(self.y, (row, g * self.width + w), total[w])
 
     def several_rows(self, first: Expr, count: Expr, size: int) -> None:
-        """Emit the scores of a block's rows by walks: eight rows at once through one tree after the other, so that its
-        nodes stay in the cache."""
+        """Emit the scores of `count` rows (at most `size`) from row `first` on by walks: eight rows at once through one
+        tree after the other, so that its nodes stay in the cache."""
         nest, rows = self.nest, self.rows
         subs = (count + (SIDE_BY_SIDE - 1)) // SIDE_BY_SIDE
         with nest.loop("g", self.groups) as g, nest.allocate("total", self.y.dtype, (size, self.width)) as total:

@@ -35,7 +35,7 @@ NAME, VENDOR = "TilewrightExecutionProvider", "Tilewright"
 
 
 class Provider:
-    """The provider of a process.
+    """The execution provider of ONNX Runtime in this process, with its sessions and compiled nodes.
 
     Args:
         entries: the addresses of the library's functions, by name.

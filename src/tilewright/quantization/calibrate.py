@@ -73,8 +73,8 @@ class Maker:
         return Model(compile_program(read, threads=self.threads, **self.options), threads=self.threads)
 
     def opened(self, graph: Graph, more: Mapping[str, Any]) -> Model:
-        """Like `model`, but no weight is a constant of the program: updates of the result pass all weights, `more` ones
-        included."""
+        """`graph`, which has the model's outputs, compiled with the model's weights and `more`, and loaded. No weight
+        is a constant of the program: updates of the result pass all weights, `more` ones included."""
         read = replace(self.read, interface=replace(self.read.interface, fixed=frozenset()))
         weights = {**self.read.weights, **more}
         return Model(replace(self, read=read).program(graph, weights, fixed=False), threads=self.threads)

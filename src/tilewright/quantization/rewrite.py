@@ -80,7 +80,8 @@ def quantised(
 
 
 def opened(graph: Graph, sites: Sequence[Site], corrections: Mapping[str, str]) -> Open:
-    """Like `quantised`, but with scales and zero points as parameters."""
+    """The canonical graph `graph` with all `sites` quantised, by scales and zero points that are parameters.
+    `corrections`: parameters (f32, one number a channel) that are added to a site's output, by the site's name."""
     writer = _Writer(graph, {s.output: s for s in sites}, corrections, None)
     return Open(writer.run(), tuple(s.output for s in sites), writer.open)
 

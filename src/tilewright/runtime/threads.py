@@ -274,7 +274,8 @@ def pool_text_of(triple: str) -> str:
 
 
 def _serial_text() -> str:
-    """The text of the pool's functions without a pool: every region runs on its caller."""
+    """LLVM text of the functions of a thread pool for machines without one: a parallel region runs on its caller, and a
+    barrier does nothing."""
     m = Module(host_triple())
     with m.function("tw_barrier", VOID, [("barrier", PTR), ("nthreads", I64)]) as (f, _):
         f.ret()

@@ -40,7 +40,7 @@ class Overlapped:
 
 
 class Work:
-    """A reduction in progress."""
+    """A reduction of gradients that runs in the thread of an engine."""
 
     def __init__(self, engine: Engine, operation: Operation, order: Variable) -> None:
         self._engine = engine

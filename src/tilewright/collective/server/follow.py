@@ -22,7 +22,8 @@ WAIT_MS = 500
 
 
 class Follower:
-    """A thread of `follow`.
+    """A thread, started by `follow`, that publishes the weights of servers into a store of this node whenever they
+    change.
 
     Attributes:
         steps: for each server, the step of the weights published last; -1 before the first.

@@ -26,7 +26,7 @@ JOIN_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How servers are reached.
+    """How a client connects to servers of weights.
 
     Attributes:
         directory: where those on this machine are found; None: the default.

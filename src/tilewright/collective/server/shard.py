@@ -32,7 +32,7 @@ class Rule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Weights minus the rate times the gradient."""
+    """The rule of gradient descent: weights minus the rate times the gradient."""
 
     rate: float
 
@@ -42,7 +42,7 @@ class SGD:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Weights plus the pushed values."""
+    """The rule that adds the pushed values to the weights."""
 
     def __call__(self, weights: Array, gradient: Array) -> None:
         weights += gradient

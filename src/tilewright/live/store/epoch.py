@@ -18,7 +18,7 @@ from tilewright.support.errors import ArtifactError, StoreError
 
 
 class Epoch:
-    """An open epoch.
+    """An open epoch of a weight store: a program, its control page and its slots of packed weights.
 
     Args:
         path: its folder.

@@ -31,8 +31,9 @@ SHORTEST = 8
 
 
 def is_transposed(structure: Structure, stage: Stage) -> bool:
-    """Whether a stage is a transposition whose rows, of whole tiles, are read more than once: its source is contiguous
-    along the last dimension but one."""
+    """Whether a stage is a transposition that pays in tiles: it copies 4-byte elements, whose source is contiguous
+    along the last dimension but one, to an intermediate that several stages read. Its rows have at least `SHORTEST`
+    elements, and their number has a known divisor of at least `FEWEST`."""
     store = stage.block.body
     if structure.is_output(stage) or stage.reduce or len(stage.spatial) < 2 or len(structure.consumers(stage)) < 2:
         return False

@@ -84,7 +84,8 @@ def control_nbytes(readers: int = MAX_READERS) -> int:
 
 
 class Control:
-    """A control page in existing memory: `words` are int64 and stay in place while this object lives."""
+    """A control page, which says which slot of weights is current and who reads it, in existing memory: `words` are
+    int64 and stay in place while this object lives. `readers`: how many the page has lines for."""
 
     def __init__(self, words: Array, readers: int) -> None:
         from tilewright.runtime.native import native  # which is built on call.py, which reads this file

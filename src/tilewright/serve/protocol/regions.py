@@ -29,7 +29,7 @@ class Region:
 
 
 class Regions:
-    """The registered regions by name.
+    """The regions of shared memory that clients have registered, by name.
 
     Args:
         folder: the folder of shared memory files.

@@ -71,7 +71,9 @@ class Machine:
         del selection
 
     def step(self, words: Array, order: Sequence[int], dram: Mapping[int, Array]) -> None:
-        """Run instructions in this order, ignoring their tokens. Raises as `run` does."""
+        """Run the instructions of `words`, uint8[n, 16], whose numbers are in `order`, ignoring the tokens by which
+        they would wait for each other. `dram`: memory by the address of its first byte. Raises SimulationError where an
+        instruction reaches beyond a memory."""
         words = _checked(words, self.config)
         table, selection = self._table(dram)
         function = _library(self.config)[1]["tw_vta_execute"]

@@ -69,7 +69,8 @@ def _applied(call: Call, totals: Sequence[Value], count: int) -> list[Value | It
 
 
 def _reduced(call: Call, kind: str | None, count: int, axes: Sequence[int]) -> list[Value | Item]:
-    """Reductions over `axes`, each of which is one window, so that it gets extent 1."""
+    """The first `count` operands reduced over `axes` by the operation `kind`, a key of `OPERATORS`, or else by the
+    body; each axis is one window, so that it gets extent 1."""
     results = [call.value(k) for k in range(count)]
     if kind in OPERATORS:
         return _started(call, kind, call.emit(OPERATORS[kind], results[0], axes=tuple(axes), keepdims=True))

@@ -154,7 +154,8 @@ def slices(call: Call) -> Item | Value:
 
 
 def sliced(call: Call, x: Item, begin: Sequence[Any], sizes: Sequence[Any], step: Sequence[int]) -> Item:
-    """A slice of every dimension of `x`; along dimensions in which it is stored with extent 1 no slice is emitted."""
+    """The slice of `x` that has, along each dimension, `sizes` elements at steps `step` from `begin` on; along
+    dimensions in which `x` is stored with extent 1 no slice is emitted."""
     if x.value is None and x.known.size == 1:
         return known_item(x.known.reshape(()), x.dtype, sizes)
     target = dims(sizes)
