@@ -347,3 +347,18 @@ def test_open_sizes_scaled_by_fractions(op: str, opset: int, mode: str) -> None:
         x = np.random.default_rng(0).standard_normal((1, 2, *sizes)).astype(F)
         want = run(op, x, {"s": scales}, opset, names="s" if opset < 11 else "- s", mode=mode)
         np.testing.assert_allclose(np.asarray(compiled(x)), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["int8", "uint8", "int16", "uint16", "uint32", "int4", "uint4"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_floats_that_integers_cannot_hold_wrap(name: str, threads: int) -> None:
+    to = getattr(TensorProto, name.upper())
+    numbers = [0.0, -0.5, -1.0, 7.9, 8.0, 127.9, 128.0, -129.5, 255.7, 256.0, 300.0, 65535.6, -65537.0, 1e5, -2e9, 2e9]
+    x = np.array(numbers * 5, F)[1:-2]
+    proto = model([helper.make_node("Cast", ["x"], ["y"], to=to)], {"x": x}, {}, 21)
+    got = np.asarray(tw.compile(proto, threads=threads, fallback="never")(x))
+    whole = np.trunc(x).astype(np.int64)
+    bits = int(name.lstrip("uint"))
+    wrapped = whole & ((1 << bits) - 1)
+    wrapped -= (wrapped >> (bits - 1) << bits) * (not name.startswith("u"))
+    np.testing.assert_array_equal(got.astype(np.int64), wrapped)

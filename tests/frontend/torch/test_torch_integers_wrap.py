@@ -34,3 +34,14 @@ def test_integers_wrap(dtype: torch.dtype) -> None:
     x, y = (g.reshape(-1).contiguous() for g in torch.meshgrid(numbers, numbers, indexing="ij"))
     for k, (got, want) in enumerate(zip(tw.compile(Forms(), (x, y))(x, y), Forms()(x, y), strict=True)):
         assert torch.equal(torch.as_tensor(got), want), k
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.uint32])
+def test_floats_that_integers_cannot_hold_wrap(dtype: torch.dtype) -> None:
+    class Cast(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return x.to(dtype)
+
+    x = torch.tensor([0.0, -0.5, -1.0, 127.9, 128.0, -129.5, 255.7, 256.0, 300.0, 65535.6, -65537.0, 1e5, -2e9, 2e9])
+    want = x.to(torch.int64).numpy().astype(str(dtype).removeprefix("torch."))
+    assert (torch.as_tensor(tw.compile(Cast(), (x,), dynamic=None)(x)).numpy() == want).all()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arith.overflow import at_smallest
-from tilewright.ir.dtype import DType, f64, i64
+from tilewright.ir.dtype import DType, f64, i32, i64, u32
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, is_const
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import variables
@@ -107,6 +107,12 @@ class Emitter:
 
     def cast(self, x: Value, to: DType) -> Value:
         return x if x.dtype is to else self.emit("cast", x, dtype=to)
+
+    def truncated(self, x: Value, to: DType) -> Value:
+        """The floats `x` as integers of the type `to`. Beyond a type of fewer than 32 bits, or u32, they wrap, as in
+        ONNX Runtime, NumPy and PyTorch on x86, which convert to a wider type first (docs/disagreements.md)."""
+        wider = i32 if to.bits < 32 else i64 if to is u32 else to
+        return self.cast(self.cast(x, wider), to)
 
     def slice(self, x: Value, axis: int, begin: Any, size: Any, step: int = 1) -> Value:
         """`size` elements of one dimension from `begin` on, each `step`-th. Raises ShapeError without such a

@@ -234,7 +234,9 @@ def _cast(n: Call, x: Value, to: Any) -> Value:
         return n.emit("identity", x)
     if to.is_minifloat:
         return n.emit("cast", x, dtype=to, saturate=saturate, rounding=rounding)
-    if to.bits < 8 and not x.dtype.is_int:  # ONNX keeps the low bits here
+    if x.dtype.is_float and to.is_int:
+        return n.truncated(x, to)
+    if to.bits < 8 and not x.dtype.is_int:  # ONNX retains the low bits here
         x = n.emit("cast", x, dtype=i32)
     return n.emit("cast", x, dtype=to)
 

@@ -97,7 +97,8 @@ def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
             call.unbroadcast_as(unbroadcast, [1 if is_const(d, 1) else next(sizes) for d in target]), target
         )
     left, right = _only_in_one(x.shape, target)
-    if not all(is_const(d) for d in (*left, *right)):  # the number of elements stays
+    empty = any(is_const(d, 0) for d in (*x.shape, *target))  # then the other extents need not agree
+    if not empty and not all(map(is_const, (*left, *right))):  # the number of elements stays
         call.dimensions.equal(product(left), product(right))
     y = call.reshape(call.value(x), target)
     return Item(y.type, y)

@@ -6,7 +6,7 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.dtype import MINIFLOATS, DType, f8e4m3fn, i64
+from tilewright.ir.dtype import MINIFLOATS, DType, f8e4m3fn, i64, u64
 from tilewright.ir.graph import Value
 
 
@@ -29,9 +29,10 @@ def to(n: Call, x: Value, *_: Any, **__: Any) -> Value:
 
 
 def _converted(n: Call, x: Value, t: DType) -> Value:
-    if t.kind == "uint" and x.dtype.is_float:
-        # PyTorch wraps what does not fit where NumPy and C leave it open: through a wide signed type, as it does.
-        x = n.cast(x, i64)
+    if t is u64 and x.dtype.is_float:
+        x = n.cast(x, i64)  # as PyTorch, for which -1.0 is 2^64 - 1
+    if t.is_int and x.dtype.is_float:
+        return n.truncated(x, t)
     if t in MINIFLOATS and x.dtype is not t:
         # What is too large becomes the largest number of E4M3FN, infinity or NaN of others (PyTorch 2.13).
         return n.emit("cast", x, dtype=t, saturate=t is f8e4m3fn)
