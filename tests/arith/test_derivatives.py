@@ -89,6 +89,10 @@ def test_corners() -> None:
     assert at(derivative(power, Y), x=0.0, y=0.0) == 0.0 and at(derivative(power, Y), x=0.0, y=2.0) == 0.0
     assert math.isnan(at(derivative(power, Y), x=-1.0, y=2.0))  # a negative base has no logarithm
     assert at(derivative(power, Y), x=0.0, y=-1.0) == -math.inf
+    angle = call("atan2", X, Y)  # nothing where the squares of both vanish
+    for x, y in ((0.0, 0.0), (0.0, -0.0), (1e-170, 1e-170), (-1e-200, 0.0)):
+        assert at(derivative(angle, X), x=x, y=y) == at(derivative(angle, Y), x=x, y=y) == 0.0
+    assert at(derivative(angle, X), x=0.0, y=-1e-100) == pytest.approx(-1e100, rel=1e-14)
 
 
 def test_what_has_no_slope() -> None:

@@ -110,6 +110,8 @@ form("powers at zero", lambda w, x: w.abs() ** 1.5 + w**2 + w**0 + w.abs() ** T(
 form("entropy at zero", lambda w, x: torch.special.entr(w), T([[0.0, 0.5, 1.0], [2.0, -0.0, 0.25]]))
 form("sinc at zero", lambda w, x: torch.sinc(w), CORNERS)
 form("atan2 at the origin", lambda w, x: torch.atan2(w, torch.zeros(3)) + torch.atan2(w, w), CORNERS)
+form("atan2 of vanishing numbers", lambda w, x: torch.atan2(w, w * 2) + torch.atan2(T([1.0, 0.0, 1e-30]), w),
+     T([[1e-30, 0.0, -1e-25], [1e-15, 2.0, 0.5]]))  # fmt: skip
 form("remainder", lambda w, x: torch.remainder(w, 1.0) + torch.fmod(w, 2.0), CORNERS)
 for _order in (0.5, 1, 1.5, 2, 3, INF, -INF):
     form(f"norm of order {_order} at zero", lambda w, x, p=_order: torch.linalg.vector_norm(w, p, dim=1), ROWS)

@@ -100,6 +100,14 @@ def _pow(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
     return by_base, select(flat, _c(0, x), result * call("log", x))
 
 
+def _atan2(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
+    """The derivatives of `atan2`: zero at the origin, and where the squares of both arguments vanish."""
+    y, x = args
+    squares = _square(y) + _square(x)
+    origin, zero = call("eq", squares, _c(0, y)), _c(0, y)
+    return select(origin, zero, x / squares), select(origin, zero, -y / squares)
+
+
 def _power_of_two(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
     x, n = args
     return call("scaleb", _c(1, x), n), _c(0, n)
@@ -125,7 +133,7 @@ RULES: dict[str, Rule] = {
     "larger": lambda a, y: _extremum(a[0], a[1], a[0] > a[1]),
     "fmod": lambda a, y: (_c(1, y), -call("trunc", a[0] / a[1])),
     "pow": _pow,
-    "atan2": lambda a, y: (a[1] / (_square(a[0]) + _square(a[1])), -a[0] / (_square(a[0]) + _square(a[1]))),
+    "atan2": _atan2,
     "scaleb": _power_of_two,
 }
 RULES |= {row.name: _rule(row.slope) for row in FUNCTIONS.values() if row.slope is not None}

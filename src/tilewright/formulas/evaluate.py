@@ -126,6 +126,8 @@ class _Grid:
         name = node.name
         kind = conversion(name)
         if kind is not None:
+            if isinstance(args[0], float) and kind.is_float:
+                return kind.numpy.type(args[0])  # a literal has no type to be rounded to before
             return _converted(self.typed(args[0]), kind.numpy)
         if name == "if":
             then, condition, orelse = args[0], args[1], args[2]

@@ -311,16 +311,28 @@ def _lp_infer(types: Types, attrs: LpNormalizeAttrs) -> Out:
 def _lp_compute(inputs: Tensors, attrs: LpNormalizeAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,), p = need(inputs[0]), out, attrs.p
     axes, acc = axes_of(attrs.axes, x.ndim), accumulator(x.dtype)
+    zero, one = scalar(0, acc), scalar(1, acc)
+    with np.errstate(all="ignore"):
+        least = acc.numpy.type(np.float64(attrs.epsilon) ** p)
 
     def power(e: Expr) -> Expr:
         e = te.abs(cast(e, acc))
+        if p < 1:  # no gradient flows back through the power of a zero, whose slope is infinite
+            return select(call("eq", e, zero), zero, te.power(select(call("eq", e, zero), one, e), scalar(p, acc)))
         return e if p == 1 else e * e if p == 2 else te.power(e, scalar(p, acc))
 
     def root(e: Expr) -> Expr:
         return e if p == 1 else te.sqrt(e) if p == 2 else te.power(e, scalar(1 / p, acc))
 
+    def bounded(total: Expr) -> Expr:
+        if not attrs.epsilon:
+            return root(total)
+        # Nor through the root of a small sum.
+        small = total < scalar(least, acc) if least >= np.finfo(acc.numpy).tiny else total <= zero
+        return select(small, scalar(attrs.epsilon, acc), root(select(small, one, total)))
+
     total = reduce_stage(x, axes, True, te.sum, power, "total")
-    norm = te.compute(total.shape, lambda *i: maximum(root(total[i]), scalar(attrs.epsilon, acc)), name="norm")
+    norm = te.compute(total.shape, lambda *i: bounded(total[i]), name="norm")
     return (
         te.compute(
             x.shape, lambda *i: cast(cast(x[i], acc) / norm[_reduced_point(axes, i)], type.dtype), name="lp_normalize"

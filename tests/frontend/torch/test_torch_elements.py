@@ -58,6 +58,7 @@ def test_an_element_is_a_place_to_write_to() -> None:
         a[..., k, None, 1:, m] = x
         b[m, :, ..., 1] = 1.5
         b[0, k, m] += x[0, 0, :4]
+        b[1, k, m] = x[:1, :, :4]  # more dimensions, of one element, than the place has
         c[m] = 7
         d[:, m, k, 2] *= 2
         return a, b, c, d
@@ -85,6 +86,27 @@ def test_masks_of_transformers_are_not_looked_at() -> None:
         inputs = torch.randn(batch, s, 8), torch.randn(batch, t, 8)
         with torch.no_grad():
             assert_close(interpreted(imported, *inputs), module(*inputs), 1e-5)
+
+
+WRITES: dict[str, Any] = {
+    "a part": lambda windows: windows[..., 0].fill_(5),
+    "one of several views": lambda windows: windows.unbind(0)[1].mul_(2),
+    "a split": lambda windows: windows.split(2)[0].zero_(),
+    "a result": lambda windows: torch.mul(windows, 2, out=windows),
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_writes_to_windows_through_views(way: str) -> None:
+    def function(x: Any, _: Any) -> Any:
+        x = x.clone()
+        WRITES[way](x.unfold(0, 2, 3))
+        return x
+
+    x = torch.randn(9)
+    with pytest.raises(UnsupportedError, match="windows"):
+        check(function, (x, x))
+    check(lambda x, _: [v * 2 for v in x.unfold(0, 2, 3).unbind(0)], (x, x))  # read
 
 
 @pytest.mark.parametrize(("length", "size", "step", "serves"), [(6, 2, 2, True), (7, 2, 2, False), (6, 1, 2, False)])

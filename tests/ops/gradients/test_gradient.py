@@ -529,6 +529,23 @@ def test_corners_are_as_pytorch_takes_them(
     np.testing.assert_allclose(interpret(result, {"x0": np.array(at)})[1], np.array(expected) * weights, rtol=1e-12)
 
 
+@pytest.mark.parametrize("p", [0.5, 1.0, 1.5, 2.0, 3.0])
+def test_rows_without_a_norm_have_the_slope_of_the_bound(p: float) -> None:
+    """x / epsilon where the norm is below epsilon. Elsewhere a zero moves no norm, but for p = 1, where |x| has slope
+    zero at zero."""
+    x = np.array([[0.0, 0.0, 0.0], [1e-180, -1e-180, 0.0], [3.0, 0.0, -4.0]])
+    graph = graph_of("lp_normalize", [x], {"axes": (1,), "p": p, "epsilon": 1e-6})
+    result = gradient(graph, graph.outputs[0].name, ["x0"])
+    with np.errstate(all="ignore"):
+        _, slopes = interpret(result, {"x0": x})
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, x.shape)
+    size, sign = np.abs(x[2]), np.sign(x[2])
+    norm = np.sum(size**p) ** (1 / p)
+    of_norm = np.where(size > 0, sign * np.where(size > 0, size, 1) ** (p - 1), 0) * norm ** (1 - p)
+    last = weights[2] / norm - of_norm * (weights[2] @ x[2]) / norm**2
+    np.testing.assert_allclose(slopes, [*(weights[:2] / 1e-6), last], rtol=1e-12)
+
+
 def test_what_is_not_chosen_stops_infinite_gradients() -> None:
     """The root of what is above zero: at zero, a slope of zero times infinity would be NaN."""
     builder = GraphBuilder("g")

@@ -36,7 +36,8 @@ class ChecksAsNumbers(TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.__setitem__ and (part := _selected(*args[:2])) is not None:
-            return part.copy_(args[2]) if isinstance(args[2], torch.Tensor) else part.fill_(args[2])
+            part[...] = args[2]
+            return None
         if func is torch.Tensor.__bool__ and _asks_for_causal_mask():
             return False
         if func is not F.gaussian_nll_loss:

@@ -479,14 +479,18 @@ def _refuse_writes_to_windows(graph: torch.fx.Graph) -> None:
 
 
 def _is_written(node: torch.fx.Node) -> bool:
-    """Whether an operator changes a tensor in place, itself or through a view of it."""
+    """Whether an operator changes a tensor in place, itself or through views of it."""
     for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        if schema is None or not user.args or user.args[0] is not node:
-            continue
-        alias = schema.arguments[0].alias_info
-        if alias is not None and (alias.is_write or (schema.returns and _is_written(user))):
+        if user.target is getitem and _is_written(user):  # one of several views
             return True
+        schema = getattr(user.target, "_schema", None)
+        arguments = [] if schema is None else schema.arguments
+        for k, argument in enumerate(arguments):
+            value = user.args[k] if k < len(user.args) else user.kwargs.get(argument.name)
+            alias = argument.alias_info
+            if alias is not None and node in (value if isinstance(value, list | tuple) else [value]):
+                if alias.is_write or _is_written(user):
+                    return True
     return False
 
 

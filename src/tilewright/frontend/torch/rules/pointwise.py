@@ -338,15 +338,7 @@ def sinc(n: Call, x: Value) -> Value:
 
 @rule("atan2", "arctan2")
 def atan2(n: Call, y: Value, x: Value) -> Value:
-    """`atan2`, whose gradient at the origin is zero."""
-    y, x = n.operand(y, n.dtype), n.operand(x, n.dtype)
-
-    def elsewhere() -> Value:
-        origin = n.emit("and", *(n.emit("eq", v, n.like(0, v)) for v in (y, x)))
-        angle = n.emit("atan2", y, n.emit("select", origin, n.like(1, x), x))
-        return n.emit("select", origin, n.like(0, angle), angle)
-
-    return n.surrogate(n.emit("atan2", y, x), elsewhere)
+    return n.emit("atan2", n.operand(y, n.dtype), n.operand(x, n.dtype))
 
 
 # --- signs, logic, bits ----------------------------------------------------------------------------------------------
