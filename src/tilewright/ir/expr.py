@@ -34,7 +34,8 @@ Number = int | float | bool
 
 class Expr:
     """Base of scalar expressions. Python operators build expressions and fold constants; comparisons build boolean
-    expressions (see the module for `==`)."""
+    expressions. `==` of expressions without axes and reads of tensors also has a truth value: whether both are the same
+    expression."""
 
     __slots__ = ("__weakref__", "dtype", "known_loads", "known_of_elements", "known_parts", "known_variables")
     __array_ufunc__ = None  # NumPy's scalars leave the operators to this class
@@ -390,7 +391,9 @@ def _what_to_index(value: Any) -> str:
 
 
 def _compared(name: str, a: Expr, b: object) -> Any:
-    """The result of `a == b` ("eq") or `a != b` ("ne"): see the module."""
+    """The result of `a == b` (`name` is "eq") or `a != b` ("ne"): on elements of tensors a boolean expression, on other
+    expressions a `Sameness`, which also has a truth value, and on a constant and a number a bool. NotImplemented for
+    other operands."""
     if isinstance(b, Expr):
         if not (of_elements(a) or of_elements(b)):
             return Sameness(name, a, b)

@@ -45,8 +45,8 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(ScoresAttrs):
-    """Attributes of the gradient of attention: those that define its scores, where the letter of `order` for
-    attention's result stands for the gradient of that result."""
+    """Attributes of the gradient of attention: those that define its scores. The letters of `order`, layouts of
+    dimensions, are those of q, k, v and the gradient of the result."""
 
     joined: bool = False
     columns: Ints = ()

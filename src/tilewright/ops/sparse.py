@@ -92,8 +92,8 @@ SPARSE_MATMUL = register(OpDef("sparse_matmul", "contraction", SparseAttrs, _inf
 
 @dataclass(frozen=True, slots=True)
 class WindowAttrs(Attrs):
-    """Attributes of a product of one row with sparse weights whose elements are arranged in windows of `window` rows, a
-    power of two (see the module)."""
+    """Attributes of a product of one row with sparse weights in windows: at each step the columns of a panel read
+    elements of one window of `window` rows, a power of two."""
 
     window: int
 

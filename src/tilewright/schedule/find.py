@@ -23,7 +23,8 @@ def find_all(
 
     Args:
         func: where to look.
-        pattern: see the module.
+        pattern: "for NAME in EXTENT", with a kind of loop after it or not, or "block NAME"; `_` matches anything, and
+            `*` any letters of a name.
         block: only loops around this block.
         role: only loops that drive a "spatial" or a "reduce" iterator of the block, or of any.
     """

@@ -44,8 +44,8 @@ def _product(t: DType, across: tuple[bool, bool]) -> TensorIntrin:
 
 def _wide_product(t: DType, columns: int, across: tuple[bool, bool]) -> TensorIntrin:
     """The intrinsic of a product of four warps (`wgmma`): sums of 64 rows and `columns` columns, over `STEP` bytes of
-    depth; each thread has two of every eight columns. `across`: for each factor, whether the lines of its core matrices
-    run across the depth, not along it (see the module)."""
+    depth; each thread has two of every eight columns. `across`: for each factor, whether the 16-byte lines of its core
+    matrices in shared memory run across the depth, not along it."""
     name = _names(f"wgmma{columns}", t, across)
     each = group_of(t)
     extents = {"j": columns // 8, "r": 2, "c": 2, "h": STEP // 16, "k": each}
@@ -69,8 +69,9 @@ WIDE_COLUMNS = (64, 128, 256)
 
 
 def _layouts(t: DType) -> list[tuple[bool, bool]]:
-    """The possible layouts of the two factors of a product, as pairs (first, second): for each factor whether its lines
-    run across the depth, not along it (see the module). Only factors of 16-bit types can."""
+    """The possible layouts of the two factors of a product in shared memory, as pairs (first, second): for each factor
+    whether the 16-byte lines of its core matrices run across the depth, not along it. Only factors of 16-bit types
+    can."""
     both = (False, True) if t.itemsize == 2 else (False,)
     return [(a, b) for a in both for b in both]
 

@@ -36,8 +36,8 @@ Subject = Literal["block", "loop"]
 
 
 class Primitive(Generic[Function, OfSchedule, OfStage]):
-    """A schedule primitive: a function of programs that is also a method of the classes in which it stands (see the
-    module).
+    """A schedule primitive: a function of programs that is also a method of the classes to which it is assigned, and a
+    step of traces.
 
     Called directly, it calls the function. As a method it calls `apply` of its instance, whose `supplies` names the
     leading parameters that the instance itself provides.

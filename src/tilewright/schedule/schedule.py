@@ -70,8 +70,8 @@ class DeclaredPrimitives(
 
 
 class Schedule(DeclaredPrimitives, Recording):
-    """A function being scheduled; see the module. `seed` is the seed of sampling methods that are called without a
-    decision."""
+    """A function being scheduled, `func`, and the trace of the primitives that led to it. Methods find blocks and
+    loops, or apply a primitive. `seed` is the seed of sampling methods that are called without a decision."""
 
     storage_align = storage.storage_align
     pad = layout.pad

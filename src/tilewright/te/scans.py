@@ -66,8 +66,9 @@ class ScanOp:
 
 
 def scan(init: Any, update: Any, state: Any, name: str = "scan") -> Any:
-    """A recurrence along the first dimension: see the module. Several states are given as sequences of tensors, one of
-    each kind for each; then the result is a tuple.
+    """A tensor whose rows are computed one after another, each from earlier ones: the first rows are those of `init`,
+    the others those of `update`, which reads earlier rows of the placeholder `state`. Several states are given as
+    sequences of tensors, one of each kind for each; then the result is a tuple.
 
     Raises ExpressionError where a step reads what no earlier step has made.
     """

@@ -21,8 +21,8 @@ from tilewright.targets.target import Target
 
 def strips(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
     """The number of pixels of one image that a convolution converts in its strips, in whole vectors: with `inward`
-    those that all strips read, which overlap, else those that they write. None if sizes are symbolic, or if the
-    estimated best blocks are not strips."""
+    those that all strips read, which overlap, else those that they write. `away`: the level from which calls read the
+    program's weights. None if sizes are symbolic, or if the estimated best blocks are not strips."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     attrs, lanes = conv.of(ConvWinogradAttrs), target.lanes(4)
     tile, stride, weights = attrs.tile, attrs.stride, conv.inputs[1]

@@ -76,7 +76,8 @@ def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
 
 
 def fold_rows(s: State, stmt: For) -> bool:
-    """Emit an unrolled loop over folds as one; False if it is not such a loop, or its results are not contiguous."""
+    """Emit an unrolled loop over reductions across lanes as one fold, which halves the vectors of several rows
+    together. False, with nothing emitted, for another loop, or if its results are not contiguous."""
     match = _folds(s, stmt)
     if match is None:
         return False

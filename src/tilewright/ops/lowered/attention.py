@@ -51,7 +51,8 @@ calls with so few rows."""
 
 @dataclass(frozen=True, slots=True)
 class ScoresAttrs(Attrs):
-    """The attributes that define scores, shared by attention and its gradient. See the type rule of `attention`."""
+    """The attributes that define scores, shared by attention and its gradient; the type rule of `lowered.attention`
+    explains each of them."""
 
     order: str
     heads: int

@@ -217,9 +217,10 @@ def prefetch_rows(
 def gather(
     s: Schedule, retained: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
 ) -> list[LoopRef]:
-    """Compute all stages in `retained` inside the loops over rows of the output's stage `out`, `together` rows at once
-    or, if `pipeline` is not 0, in a loop that pipelines so many. With a `strip`, columns are split by it. Returns the
-    loops outside."""
+    """Compute all stages in `retained` inside the first `rows` loops of the output's stage `out`. If `together` is
+    above 1, so many iterations of the last of these are computed at once or, if `pipeline` is not 0, in an inner loop
+    over groups of `pipeline` of them, which is pipelined. With a `strip`, the innermost dimension is split into chunks
+    of so many columns, and a loop over these is added. Returns the loops around the stages."""
     block = s.block(out.name)
     lone = len(out.writes) == 1 and not vector_last(out)
     copied = out.reduce and (strip or len(retained) > 1 or lone)

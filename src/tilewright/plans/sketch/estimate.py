@@ -59,7 +59,8 @@ class Estimator:
         self._packings: dict[tuple[int, ...], Cost] = {}
 
     def readings(self, tiling: Tiling) -> tuple[Reading, ...]:
-        """The loads as the tiles of a sketch read them."""
+        """The loads of the stage as tiles read them, one entry for each load, with `tiling`'s vectorised iterator and
+        packed operands. Results are cached."""
         known = self._readings.get((tiling.lane, tiling.packed))
         if known is None:
             lane = self.stage.block.iters[tiling.lane].var

@@ -23,7 +23,8 @@ SPLIT = op("reshape", transposed((1, 0, 2), op("reshape", "source", name="split"
 
 
 def sequence_first(value: Value, facts: Rewriter) -> Value | None:
-    """The value z [S, B, E] of which a value [B, H, S, D] is made (see the module's text); None for other values."""
+    """The value z [S, B, E] of which `value` [B, H, S, D] is made by `reshape(transpose(reshape(z, [S, B * H, D])))`;
+    None for other values."""
     m = facts.first_match(SPLIT, value)
     if m is None or value.type.rank != 4:
         return None

@@ -17,7 +17,8 @@ from tilewright.transform.graph.rewrite import Match, Rule, rewrite
 
 
 def fold_scales(graph: Graph) -> Graph:
-    """The graph with factors before and after convolutions in their weights (see the module's text)."""
+    """The graph in which factors before and after convolutions are multiplied into their weights, where these factors
+    depend on weights alone."""
     return rewrite(graph, RULES)
 
 

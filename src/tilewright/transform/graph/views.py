@@ -33,7 +33,8 @@ from tilewright.transform.work import polynomial
 
 
 def place_views(graph: Graph) -> Graph:
-    """Mark concatenations and slices that need no kernel, and copy the parts that have to be."""
+    """Mark concatenations and slices that need no kernel as views: the kernels that compute the parts of a
+    concatenation write into its memory. Parts whose memory is fixed otherwise, such as inputs, are copied there."""
     return _Placer(graph).run()
 
 
