@@ -36,8 +36,8 @@ def remembering(known: Lowered | None = None) -> Iterator[None]:
 
 
 def lower_once(group: Group, name: str) -> KernelCall:
-    """`lower_group`, or its remembered result for an equal group: then the parameters of the function keep that group's
-    names."""
+    """The kernel of a group of nodes by `lower_group`, or the remembered one of an equal group, whose function is then
+    reused: its parameters have the names in that group."""
     known = _known.get()
     if known is None:
         return lower_group(group, name)

@@ -28,7 +28,8 @@ _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "Rando
 
 
 def fold(call: Call) -> list[Item | None] | None:
-    """The outputs of a node whose inputs are all small known arrays; None for other nodes."""
+    """The outputs of a node whose inputs are all small arrays that are known when compiling and no weights; None for
+    other nodes, and for operators of other domains or in `_NEVER`."""
     items = call.items[:1] if call.node.op_type == "CastLike" else call.items
     if not items or call.node.op_type in _NEVER or call.node.domain not in ("", "ai.onnx"):
         return None

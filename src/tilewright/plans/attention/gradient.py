@@ -35,8 +35,8 @@ slope."""
 
 
 def operands(structure: Structure) -> tuple[Operands, Results] | None:
-    """The parameters by their roles, if the function computes attention's gradient and nothing else; `y` is the
-    gradient of the result. None for other functions."""
+    """The parameters by their roles, if the function computes attention's gradient and nothing else, with known numbers
+    of columns; `y` is the gradient of the result. None for other functions."""
     result = structure.operator(ATTENTION_GRADIENT)
     if result is None or len(result.stages) != len(structure.stages):
         return None

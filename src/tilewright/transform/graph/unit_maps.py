@@ -15,8 +15,8 @@ from tilewright.transform.graph.rewrite import Match
 
 
 def product_of_map(m: Match, maps: dict[Value, Value]) -> Value | None:
-    """Emit a convolution of one-pixel maps as a product; None for other nodes. Adds the result, without map dimensions,
-    to `maps`."""
+    """Emit a convolution of floats as a product, if its maps and window are one pixel and it has one group and no
+    padding; None for other nodes. Adds the result, without map dimensions, to `maps`."""
     x, weight = m.node.operands(2)
     attrs = m.node.of(ConvAttrs)
     if attrs.groups != 1 or any(attrs.pads) or not x.dtype.is_float:

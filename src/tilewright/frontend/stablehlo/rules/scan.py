@@ -74,7 +74,8 @@ def scanned(call: Call, written: int) -> list[Item] | None:
 
 
 def _counted(call: Call) -> _Counted | None:
-    """The counter of a `while`, if its condition is `counter < number` and it starts at 0; else None."""
+    """The counter of a `while` whose condition is `counter < number`, with a known number of at least 1, and that
+    starts at 0; None for others."""
     condition = call.op.regions[0]
     compared = next((op for op in condition.body if op.results == condition.returned), None)
     if compared is None or compared.name != "stablehlo.compare" or len(condition.returned) != 1:
