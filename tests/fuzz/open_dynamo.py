@@ -98,8 +98,11 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
             raise tw.Error(str(error)) from None
         for k, (a, b) in enumerate(zip(got, want or (), strict=want is not None) if first else ()):
             assert a.shape == b.shape and a.dtype == b.dtype, f"result {k} at n = {n}, m = {m}: {a.shape} for {b.shape}"
-            close = torch.allclose(a, b, rtol=2e-5, atol=2e-5, equal_nan=True)
-            assert close, f"result {k} at n = {n}, m = {m}: {a.ravel()[:8]} for {b.ravel()[:8]}"
+            step = max(2e-5, 2e-6 * float(b.abs().nan_to_num(0, 0, 0).max())) if b.numel() else 0  # sums may vanish
+            close = torch.allclose(a, b, rtol=2e-5, atol=step, equal_nan=True)
+            assert close or _is_rounding(chain, x, ids, k, a, b), (
+                f"result {k} at n = {n}, m = {m}: {a.ravel()[:8]} for {b.ravel()[:8]}"
+            )
         return [y.detach().numpy() for y in got]
 
     return call
@@ -121,6 +124,13 @@ def _reference(chain: nn.Module, width: int, n: int, m: int) -> tuple[Any, Any, 
     x = torch.from_numpy(rng.standard_normal((n, width)).astype(np.float32))
     ids = torch.from_numpy(rng.integers(least, most, m))
     return x, ids, _reference_of(chain, x, ids)
+
+
+def _is_rounding(chain: nn.Module, x: torch.Tensor, ids: torch.Tensor, k: int, got: Any, want: Any) -> bool:
+    """Whether result k differs from eager PyTorch's by no more than 32 times what f32 costs eager PyTorch itself, as
+    where numbers that are equal but for rounding are normalised."""
+    exact = _reference_of(chain, x.double(), ids)
+    return exact is not None and bool((got - want).abs().max() <= 32 * (want - exact[k]).abs().max())
 
 
 def _reference_of(chain: nn.Module, x: torch.Tensor, ids: torch.Tensor) -> Any:

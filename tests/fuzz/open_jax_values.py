@@ -444,12 +444,14 @@ def compiled(seed: int, threads: int) -> Callable[[int, int], Any]:
             compared.add((n, m))
             try:
                 want = reference(x, ids)
-            except ValueError as error:  # sizes that break what was assumed
-                want = error
+            except ValueError as error:  # sizes that break what was assumed, or that JAX itself cannot refine
+                want = None if "refining shapes" in str(error) else error
         try:
             got = list(model(x, ids))
         except tw.Error as error:
-            assert want is None or isinstance(want, ValueError), f"refused at b = {n}, c = {m}: {error}"
+            # A window that is larger than its input, for which XLA has no element, is refused (docs/jax.md).
+            allowed = want is None or isinstance(want, ValueError) or "have no size" in str(error)
+            assert allowed, f"refused at b = {n}, c = {m}: {error}"
             raise
         assert not isinstance(want, ValueError), f"not refused at b = {n}, c = {m}: {want}"
         for k, (a, b) in enumerate(zip(got, want or (), strict=want is not None)):

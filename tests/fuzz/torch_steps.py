@@ -78,7 +78,7 @@ SIZED: dict[str, Callable[[Random], Step]] = {
     "kron": lambda rng: lambda x, ids: torch.kron(x, torch.ones(2, 1)),
     "tensors": lambda rng: lambda x, ids: torch.einsum("ij,k->kj", x, ids.float()),
     "batches": lambda rng: lambda x, ids: _matrix(torch.bmm(x[:, None], x[:, :, None])),
-    "pairs of rows": lambda rng: lambda x, ids: torch.cdist(x, x[:3]),
+    "pairs of rows": lambda rng: lambda x, ids: torch.cdist(x, x[:3]) ** 2,  # whose root of a rounding is 1e-3
     "outer sum": lambda rng: lambda x, ids: _matrix(x[:, None] + x[None]),
     "block": lambda rng: lambda x, ids: torch.block_diag(x, x[:1]),
     "pairs below": lambda rng: lambda x, ids: x[torch.tril_indices(3, 3)[0]],
