@@ -283,6 +283,33 @@ def test_sparse_tensors_are_bounded_together(monkeypatch: pytest.MonkeyPatch) ->
         tw.compile(m)
 
 
+@pytest.mark.parametrize("stated", [True, False])
+def test_a_sparse_tensor_may_be_the_attribute_of_a_function(stated: bool) -> None:
+    """The call states it, or else the function."""
+
+    def sparse(number: float) -> Any:
+        values, places = (onnx.numpy_helper.from_array(a, "s") for a in (np.array([number], F), np.array([1])))
+        return onnx.helper.make_sparse_tensor(values, places, [2, 2])
+
+    constant, call = node("Constant", [], ["c"]), node("F", "x", "y", domain="own")
+    constant.attribute.add(name="sparse_value", ref_attr_name="w", type=onnx.AttributeProto.SPARSE_TENSOR)
+    own = onnx.helper.make_attribute("w", sparse(7))
+    ids, body = [onnx.helper.make_opsetid("", 17)], [constant, node("Add", "xc", "y")]
+    function = onnx.helper.make_function("own", "F", ["x"], ["y"], body, ids, attribute_protos=[own])
+    if stated:
+        call.attribute.append(onnx.helper.make_attribute("w", sparse(5)))
+    m = model([call], [info("x", [2, 2])], ["y"], functions=[function], own=1)
+    np.testing.assert_array_equal(tw.compile(m)(np.ones((2, 2), F)), [[1, 6 if stated else 8], [1, 1]])
+
+
+def test_a_sparse_tensor_without_elements_that_numpy_refuses() -> None:
+    values, places = (onnx.numpy_helper.from_array(a, "s") for a in (np.zeros(0, F), np.zeros(0, np.int64)))
+    m = model([node("Add", "xs", "y")], [info("x", [1])], ["y"])
+    m.graph.sparse_initializer.append(onnx.SparseTensorProto(values=values, indices=places, dims=[2**62, 0, 2**62]))
+    with pytest.raises(tw.Error, match="too big"):
+        tw.compile(m)
+
+
 @pytest.mark.parametrize(
     ("numbers", "places"),
     [

@@ -24,7 +24,7 @@ _Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 def without_sparse(model: onnx.ModelProto, label: str) -> onnx.ModelProto:
     """The model with tensors of all elements in place of sparse ones: a copy if it has any. Raises ModelError."""
-    if not any(_sparse(body) for body in _bodies(model)):
+    if not any(_sparse(body) or _references(body) for body in _bodies(model)):
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
@@ -36,8 +36,9 @@ def without_sparse(model: onnx.ModelProto, label: str) -> onnx.ModelProto:
             del body.sparse_initializer[:]
         for a in _attributes(body):
             tensor = _dense(a.sparse_tensor, f"{label}: attribute {a.name!r}")
-            name = "value" if a.name == "sparse_value" else a.name
-            a.CopyFrom(onnx.AttributeProto(name=name, type=onnx.AttributeProto.TENSOR, t=tensor))
+            a.CopyFrom(onnx.AttributeProto(name=_name(a), type=onnx.AttributeProto.TENSOR, t=tensor))
+        for a in _references(body):
+            a.name, a.type = _name(a), onnx.AttributeProto.TENSOR
     return result
 
 
@@ -50,11 +51,27 @@ def _bodies(model: onnx.ModelProto) -> Iterator[_Body]:
         stack += [graph for node in body.node for graph in graphs(node)]
 
 
+def _all_attributes(body: _Body) -> Iterator[onnx.AttributeProto]:
+    if isinstance(body, onnx.FunctionProto):
+        yield from body.attribute_proto
+    for node in body.node:
+        yield from node.attribute
+
+
 def _attributes(body: _Body) -> list[onnx.AttributeProto]:
-    """The attributes that are sparse tensors: no operator but Constant has any."""
+    """The attributes that are sparse tensors: of Constant, and of calls of functions that have such nodes."""
     kind = onnx.AttributeProto.SPARSE_TENSOR
-    constants = (node for node in body.node if node.op_type == "Constant")
-    return [a for node in constants for a in node.attribute if a.type == kind and not a.ref_attr_name]
+    return [a for a in _all_attributes(body) if a.type == kind and not a.ref_attr_name]
+
+
+def _references(body: _Body) -> list[onnx.AttributeProto]:
+    """The attributes that are a function's sparse tensors."""
+    kind = onnx.AttributeProto.SPARSE_TENSOR
+    return [a for a in _all_attributes(body) if a.type == kind and a.ref_attr_name]
+
+
+def _name(a: onnx.AttributeProto) -> str:
+    return "value" if a.name == "sparse_value" else str(a.name)
 
 
 def _sparse(body: _Body) -> list[onnx.SparseTensorProto]:
@@ -90,9 +107,10 @@ def _dense(sparse: onnx.SparseTensorProto, where: str) -> onnx.TensorProto:
         if np.any(places < 0):
             raise IndexError("there are negative ones")
         flat[places] = values
+        array = flat.reshape(shape)  # NumPy refuses [2**62, 0, 2**62]
     except (ValueError, IndexError) as error:
         raise ModelError("the sparse tensor's indices do not fit", where=where, got=str(error)) from None
-    return as_tensor(flat.reshape(shape), sparse.values.name)
+    return as_tensor(array, sparse.values.name)
 
 
 __all__ = ["MAX_DENSE", "without_sparse"]
