@@ -179,6 +179,14 @@ BROKEN: dict[str, tuple[dict[str, str], str, str]] = {
         "from tilewright.plans import PLANS\nPLANS = (PLANS[-1],)",
         "there is another plan 'sketch'",
     ),
+    "same_plan_as_one_imported_later": (
+        {"plans": "PLAN"},
+        """
+        from tilewright.plans import Plan
+        PLAN = Plan("winograd", lambda *_: False, lambda *_: [], lambda *_: None)
+        """,
+        "there is another plan 'winograd'",
+    ),
     "no_place": (
         {"passes": "PASS"},
         """

@@ -240,6 +240,35 @@ def test_methods_created_at_first_use_are_those_of_the_class_that_has_them() -> 
             assert inspect.isfunction(cls.__dict__[name])
 
 
+def test_super_finds_the_base_below_a_class_whose_methods_are_not_created_yet() -> None:
+    """`super()` asks the base's method with the class of the object, which has such a method of its own."""
+
+    @dataclass(frozen=True)
+    class First:
+        x: int
+
+    @dataclass(frozen=True)
+    class Second(First):
+        def __init__(self, x: int) -> None:
+            super().__init__(x + 1)
+
+        def __eq__(self, other: object) -> bool:
+            return super().__eq__(other)
+
+        def __hash__(self) -> int:
+            return super().__hash__()
+
+    @dataclass(frozen=True)
+    class Third(Second):
+        y: int = 0
+
+    one = Third.__new__(Third)
+    Second.__init__(one, 1)
+    assert vars(one) == {"x": 2}  # and no y
+    assert Second.__hash__(Third(1, 2)) == hash((1,))
+    assert Second.__eq__(Third(1, 2), Third(1, 3)) and Third(1, 2) != Third(1, 3)
+
+
 def test_a_base_shows_its_own_fields() -> None:
     @dataclass()
     class First:

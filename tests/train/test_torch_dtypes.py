@@ -135,3 +135,23 @@ def test_parameters_of_several_types() -> None:
     for name, value in model.state_dict().items():
         assert step.state_dict()[name].dtype == value.dtype
         torch.testing.assert_close(step.state_dict()[name], value, rtol=2**-6, atol=2**-9)
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.float64])
+def test_parameters_that_are_loaded_are_rounded(source: Any, tmp_path: Path) -> None:
+    """PyTorch rounds them so; those of a file of a step of a wider type, too. Updates begin there."""
+    model, wide = nn.Linear(4, 4).bfloat16(), nn.Linear(4, 4).to(source)
+    (x,) = batches(1, 4, kind=torch.bfloat16)
+    step, other = (
+        tw.compile_step(m, loss_of, tw.train.SGD(1e-4), example=(v,)) for m, v in ((model, x), (wide, x.to(source)))
+    )
+    step.load_state_dict(wide.state_dict())
+    model.load_state_dict(wide.state_dict())
+    before = {name: value.float().numpy() for name, value in model.state_dict().items()}
+    for name, array in step.parameters.items():
+        np.testing.assert_array_equal(array, before[name])
+    other.save(tmp_path / "step.safetensors")
+    step.load_state_dict({name: value * 0 for name, value in before.items()})
+    step.load(tmp_path / "step.safetensors")
+    for name, array in step.parameters.items():
+        np.testing.assert_array_equal(array, before[name])

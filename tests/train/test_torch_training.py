@@ -68,6 +68,25 @@ class Functions(nn.Module):  # type: ignore[misc,name-defined]
         return self.head(x.flatten(1))
 
 
+class Moments(Functions):
+    """The statistics of norms are read, which have no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 5)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        _, mean, deviation = torch.native_layer_norm(x, (5,), None, None, 1e-5)
+        _, group, _ = torch.native_group_norm(x, None, None, len(x), 3, 5, 1, 1e-5)
+        means = mean * deviation + group[:, :, None]
+        x = nn.functional.batch_norm(x, self.mean, self.var, training=self.training)
+        x = x * self.var[:, None] + self.mean[:, None]
+        running = self.mean_of_instances, self.var_of_instances
+        x = nn.functional.instance_norm(x + means, *running, use_input_stats=self.training)
+        return self.head((x * self.var_of_instances[:, None] + self.mean_of_instances[:, None] + means).flatten(1))
+
+
 MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "1d": (lambda: nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)), (9, 5)),
     "3d": (
@@ -89,6 +108,7 @@ MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
         (4, 2, 5),
     ),
     "as functions": (Functions, (4, 3, 5)),
+    "moments": (Moments, (4, 3, 5)),
 }
 
 

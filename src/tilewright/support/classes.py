@@ -40,14 +40,14 @@ def dataclass(
         ordinary.__doc__ = ordinary.__doc__ or ordinary.__name__
         cls = _with_slots(ordinary, known) if slots else ordinary
         methods: dict[str, object] = {
-            "__init__": _INITIALIZER,
+            "__init__": _Lazy(cls, "__init__", _initializer),
             "__match_args__": tuple(f.name for f in known.values() if f.init and not f.kw_only),
         }
         if repr:
             methods["__repr__"] = _show
         if eq:
-            methods["__eq__"] = _COMPARER
-            methods["__hash__"] = _HASHER if frozen else None
+            methods["__eq__"] = _Lazy(cls, "__eq__", _comparer)
+            methods["__hash__"] = _Lazy(cls, "__hash__", _hasher) if frozen else None
         if frozen and not bases:  # other classes inherit these
             methods |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
         if frozen and slots:
@@ -126,22 +126,22 @@ def _slots(cls: type) -> Sequence[str]:
 
 
 class _Lazy:
-    """A method of every class that has not been asked for it yet: a process creates objects of only half of the classes
-    that it imports, and compares fewer. All classes share one such descriptor for each of their methods."""
+    """A method of a class that has not been asked for it yet: a process creates objects of only half of the classes
+    that it imports, and compares fewer. It knows its class, since `super()` asks with that of the object."""
 
-    __slots__ = ("_create", "_name")
+    __slots__ = ("_class", "_create", "_name")
 
-    def __init__(self, name: str, create: Callable[[type, Fields], Method]) -> None:
-        self._name, self._create = name, create
+    def __init__(self, cls: type, name: str, create: Callable[[type, Fields], Method]) -> None:
+        self._class, self._name, self._create = cls, name, create
 
     def __get__(self, o: Any, owner: type | None = None) -> Any:
         """The class's own function, which replaces this descriptor, or the bound method."""
-        cls = next((c for c in (owner or type(o)).__mro__ if c.__dict__.get(self._name) is self), None)
-        if cls is None:  # another thread was faster
-            return getattr(owner if o is None else o, self._name)
-        created = self._create(cls, dataclasses.fields(cls))
-        created.__name__, created.__qualname__ = self._name, f"{cls.__qualname__}.{self._name}"
-        type.__setattr__(cls, self._name, created)
+        cls = self._class
+        created = cls.__dict__[self._name]
+        if created is self:  # else another thread was faster
+            created = self._create(cls, dataclasses.fields(cls))
+            created.__name__, created.__qualname__ = self._name, f"{cls.__qualname__}.{self._name}"
+            type.__setattr__(cls, self._name, created)
         return created.__get__(o, owner)
 
 
@@ -242,11 +242,6 @@ def _hasher(_: type, fields: Fields) -> Method:
         return hash(values(self))
 
     return __hash__
-
-
-_INITIALIZER, _COMPARER, _HASHER = (
-    _Lazy(name, create) for name, create in (("__init__", _initializer), ("__eq__", _comparer), ("__hash__", _hasher))
-)
 
 
 @recursive_repr()

@@ -40,7 +40,7 @@ class Arena:
         return Arena(tuple(names), shapes, (), self.dtype, tuple(self.types[k] for k in places))
 
     def narrowed(self, views: Mapping[str, Array]) -> dict[str, Array]:
-        """Views of parameters in their own types: copies of those that are narrower than the vector."""
+        """The values of parameters in their own types: copies, rounded, of those in `views` that have another."""
         return {name: views[name].astype(t.numpy, copy=False) for name, t in zip(self.names, self.types, strict=True)}
 
     @property

@@ -384,7 +384,7 @@ class Step:
         known = {*self._objective.others, *self._objective.weights, *self._objective.tied, *self._counters}
         own = {name: a for name, a in arguments.items() if name in arena.names or name not in known}
         moving = {name: a for name, a in arguments.items() if name in buffers.names} or buffers.views(self._buffers.now)
-        arrays = checked(own, {n: v.shape for n, v in self.parameters.items()})
+        arrays = arena.narrowed(checked(own, {n: v.shape for n, v in self.parameters.items()}))
         buffers.fill(self._buffers.now, moving)
         arena.fill(self._arena.now, arrays)
         for name in self._counters:
@@ -416,7 +416,8 @@ class Step:
             shapes |= {f"gathered/{n}": v.shape for n, v in self.parameters.items()}
         saved = read_step(path, shapes, len(self.rates))
         for k, part in enumerate(("parameter", *arena.state)):
-            arena.fill(self._arena.now, {n: saved.arrays[f"{part}/{n}"] for n in arena.names}, k)
+            values = {n: saved.arrays[f"{part}/{n}"] for n in arena.names}
+            arena.fill(self._arena.now, values if k else arena.narrowed(values), k)
         buffers.fill(self._buffers.now, {n: saved.arrays[f"buffer/{n}"] for n in buffers.names})
         for name in self._counters:
             self._counters[name] = int(saved.arrays[f"buffer/{name}"]) - saved.count

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.plans.framework.base import Plan
 from tilewright.support import plugins
-from tilewright.support.discover import modules_beside
+from tilewright.support.discover import modules, modules_beside
 
 _extra: list[Plan] = []
 
@@ -41,7 +41,8 @@ def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
     def accept(plugin: plugins.Plugin, loaded: object) -> tuple[str, ...]:
         items = plugins.several(loaded, Plan)
-        plugins.check_new("plan", [p.name for p in items], [p.name for p in (*plans, *folders, *_extra)])
+        later = [p for m in modules("tilewright.algorithms", "plan") for p in m.PLANS]
+        plugins.check_new("plan", [p.name for p in items], [p.name for p in (*plans, *later, *_extra)])
         for plan in items:
             register(plan)
         return tuple(f"plan {p.name}" for p in items)

@@ -11,6 +11,7 @@ from tilewright.frontend.common.norm import group_norm as common_group_norm
 from tilewright.frontend.common.norm import stable_root, variance
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
+from tilewright.frontend.torch.rules.casts import detach
 from tilewright.frontend.torch.rules.reduce import root
 from tilewright.ir.expr import is_const, product
 from tilewright.ir.graph import Value
@@ -87,7 +88,8 @@ def native_batch_norm_in_training(
     epsilon: float,
 ) -> list[Value]:
     """Batch norm in training. Returns the output, the batch's means and reciprocal standard deviations, and the new
-    running statistics: these move by `momentum` towards the batch's, whose variance is unbiased."""
+    running statistics: these move by `momentum` towards the batch's, whose variance is unbiased. Only the output has
+    gradients."""
     if not training:
         empty = n.filled(0, x.dtype, (0,))
         return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty, mean, var]
@@ -105,7 +107,7 @@ def native_batch_norm_in_training(
         return n.emit("add", retained, step)
 
     flat = (n.reshape(v, (x.shape[1],)) for v in (middle, n.emit("reciprocal", root)))
-    return [y, *flat, moved(mean, middle), moved(var, unbiased)]
+    return [y, *(detach(n, v) for v in (*flat, moved(mean, middle), moved(var, unbiased)))]
 
 
 @rule("_native_batch_norm_legit.no_stats", single=True)
@@ -134,9 +136,10 @@ def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """(`x` normalised over `axes`, its means, its reciprocal standard deviations)."""
+    """(`x` normalised over `axes`, its means, its reciprocal standard deviations); PyTorch gives the latter two no
+    gradients."""
     mean, deviation, root = _moments(n, x, axes, epsilon)
-    return n.emit("div", deviation, root), mean, n.emit("reciprocal", root)
+    return n.emit("div", deviation, root), detach(n, mean), detach(n, n.emit("reciprocal", root))
 
 
 def _moments(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
