@@ -11,6 +11,7 @@ import pytest
 import tilewright as tw
 from tests.frontend.onnx.build import info, model, node
 from tests.frontend.onnx.test_disagreements import scattered
+from tilewright.support.errors import CallError
 
 Array = np.ndarray[Any, Any]
 F = np.float32
@@ -122,3 +123,26 @@ def test_the_shape_of_a_transposed_convolution_of_open_sizes(auto: str) -> None:
         first = [c // 2 if auto == "SAME_UPPER" else c - c // 2 for c in cut]
         want = np.pad(whole, [(0, 5), (0, 4)])[first[0] : first[0] + 5, first[1] : first[1] + 4]
         np.testing.assert_array_equal(np.asarray(compiled(x[None, None]))[0, 0], want, err_msg=str(size))
+
+
+MODES = ("nearest", "linear", "cubic")
+GRID = np.zeros((1, 2, 2, 2), F)
+FROM_NOTHING: dict[str, tuple[str, dict[str, Array], dict[str, Any]]] = {
+    **{f"GridSample, {p}": ("GridSample", {"grid": GRID}, {"padding_mode": p}) for p in ("zeros", "border")},
+    **{f"Resize, {m}": ("Resize", {"": GRID, " ": GRID, "sizes": np.array([1, 1, 4, 5])}, {"mode": m}) for m in MODES},
+    "RoiAlign": ("RoiAlign", {"rois": np.array([[0, 0, 1, 1]], F), "of": np.array([0])}, {"output_height": 2}),
+    "MaxRoiPool": ("MaxRoiPool", {"rois": np.array([[0, 0, 0, 1, 1]], F)}, {"pooled_shape": [2, 2]}),
+}
+
+
+@pytest.mark.parametrize("name", FROM_NOTHING)
+def test_nothing_is_read_from_an_empty_image(name: str) -> None:
+    """PyTorch refuses images without rows, too; what ONNX Runtime gives differs by operator."""
+    op, weights, attributes = FROM_NOTHING[name]
+    names = [k.strip() for k in weights]
+    constants = {k: v for k, v in weights.items() if k.strip()}
+    proto = model([node(op, ["x", *names], ["y"], **attributes)], [info("x", (1, 1, "h", 3))], ["y"], constants)
+    compiled = tw.compile(proto, fallback="never", dims={"h": tw.dim(0, 9)})
+    assert np.isfinite(np.asarray(compiled(np.ones((1, 1, 2, 3), F)))).all()
+    with pytest.raises(CallError, match="along an empty dimension"):
+        compiled(np.ones((1, 1, 0, 3), F))

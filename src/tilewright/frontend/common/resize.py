@@ -10,8 +10,9 @@ import numpy as np
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import f32, f64
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import Value
+from tilewright.ir.rewrite import variables
 from tilewright.ops.registry import infer
 from tilewright.ops.resize import ResizeAttrs, integer_upsampling
 
@@ -22,6 +23,7 @@ def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
     attrs = ResizeAttrs.of(arguments, "resize")
     if as_int(attrs.size) == 0:
         return n.slice(x, attrs.axis, 0, 0)
+    x = sampled(n, x, attrs.axis, as_expr(attrs.size))
     axis, extent, size = attrs.axis, _number(x.shape[attrs.axis]), _number(attrs.size)
     if attrs.coordinates == "tf_crop_and_resize" or integer_upsampling(attrs) is not None:
         return n.emit("resize", x, **arguments)
@@ -31,6 +33,12 @@ def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
     if attrs.mode == "nearest":
         return n.emit("gather", x, n.reshape(index, (size,)), axis=axis)
     return n.emit("resample", x, index, weights, axis=axis)
+
+
+def sampled(n: Emitter, x: Value, axis: int, size: Expr) -> Value:
+    """`x`, which has elements along `axis`, as is required to compute `size` samples of them. A size that is computed
+    from the axis's own extent is not checked: no rows, as `Resize` by a scale has it, are resized to none."""
+    return x if set(variables(x.shape[axis])) & set(variables(size)) else n.nonempty(x, [axis])
 
 
 def affine_places(n: Emitter, theta: Value, extents: Sequence[int], align_corners: bool, shape: Sequence[Any]) -> Value:

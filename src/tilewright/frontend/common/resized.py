@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.common.resize import sampled
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
@@ -74,6 +75,7 @@ def resize_axis_by_data(n: Emitter, x: Value, axis: int, size: Expr, scale: Valu
     in f64."""
     if how.mode not in ("nearest", "linear", "cubic"):
         raise UnsupportedError(f"the mode {how.mode} of Resize is not supported")
+    x = sampled(n, x, axis, size)
     emitted = _Samples(n, n.symbols([x.shape[axis]], f64, ()), n.symbols([size], f64, ()), scale, how)
     out = n.emit("range", start=0, step=1, size=size, dtype=i64)
     c = emitted.coordinate(n.cast(out, f64))

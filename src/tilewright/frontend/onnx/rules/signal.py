@@ -24,6 +24,7 @@ _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic
 def grid_sample(n: Call) -> Value:
     mode = n.text("mode", "linear")
     x = n.value(0)
+    x = n.nonempty(x, range(2, x.type.rank))
     y = n.emit(
         "grid_sample",
         x if x.dtype.is_float else n.cast(x, f64),
@@ -71,7 +72,7 @@ def roi_align(n: Call) -> Value:
         seen = n.bounded(n.emit("min", most, n.symbols([bound], i64, ())), bound)
     return n.emit(
         "roi_align",
-        x,
+        n.nonempty(x, (2, 3)),
         rois,
         n.value(2),
         *([] if counts is None else [counts]),
@@ -103,7 +104,7 @@ def max_roi_pool(n: Call) -> Value:
     if len(cells) != 2:
         raise ModelError("attribute pooled_shape needs two numbers", got=cells)
     x, rois, scale = n.value(0), n.value(1), n.real("spatial_scale", 1.0)
-    return n.emit("roi_max_pool", x, rois, height=cells[0], width=cells[1], scale=scale)
+    return n.emit("roi_max_pool", n.nonempty(x, (2, 3)), rois, height=cells[0], width=cells[1], scale=scale)
 
 
 @check("BlackmanWindow", "HammingWindow", "HannWindow")

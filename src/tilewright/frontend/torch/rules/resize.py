@@ -124,7 +124,7 @@ def grid_sampler(n: Call, x: Value, grid: Value, mode: int, padding: int, align_
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
     return n.emit(
         "grid_sample",
-        x,
+        n.nonempty(x, range(2, x.type.rank)),
         grid,
         mode=modes[mode],
         padding=paddings[padding],
