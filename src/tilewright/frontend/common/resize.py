@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import f32, f64
-from tilewright.ir.expr import Expr, as_expr, as_int
+from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import Value
-from tilewright.ir.rewrite import variables
+from tilewright.ir.rewrite import substitute
 from tilewright.ops.registry import infer
 from tilewright.ops.resize import ResizeAttrs, integer_upsampling
 
@@ -36,9 +37,12 @@ def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
 
 
 def sampled(n: Emitter, x: Value, axis: int, size: Expr) -> Value:
-    """`x`, which has elements along `axis`, as is required to compute `size` samples of them. A size that is computed
-    from the axis's own extent is not checked: no rows, as `Resize` by a scale has it, are resized to none."""
-    return x if set(variables(x.shape[axis])) & set(variables(size)) else n.nonempty(x, [axis])
+    """`x`, which has elements along `axis`, as is required to compute `size` samples of them. It is not checked where
+    an empty axis has no samples either, as a size that is the extent times a scale."""
+    extent = x.shape[axis]
+    if isinstance(extent, Var) and as_int(simplify(substitute(size, {extent: as_expr(0)}))) == 0:
+        return x
+    return n.nonempty(x, [axis])
 
 
 def affine_places(n: Emitter, theta: Value, extents: Sequence[int], align_corners: bool, shape: Sequence[Any]) -> Value:
