@@ -458,3 +458,12 @@ def test_gradients_through_a_branch() -> None:
     for shift in (9.0, -9.0):
         got = torch.autograd.grad((compiled(branched)(x + shift) ** 2).sum(), x)
         torch.testing.assert_close(got, torch.autograd.grad((branched(x + shift) ** 2).sum(), x))
+
+
+def test_decompositions_are_computed_once() -> None:
+    """A table for each graph took as long as tracing a small one; no caller can change the shared one."""
+    from tilewright.dynamo.decompose import decompositions
+
+    table = decompositions()
+    assert decompositions() is table and not hasattr(table, "pop")
+    assert torch.ops.aten.addmm.default not in table and len(table) > 100

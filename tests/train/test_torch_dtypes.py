@@ -155,3 +155,14 @@ def test_parameters_that_are_loaded_are_rounded(source: Any, tmp_path: Path) -> 
     step.load(tmp_path / "step.safetensors")
     for name, array in step.parameters.items():
         np.testing.assert_array_equal(array, before[name])
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+def test_weights_are_views_but_for_narrow_types(kind: Any) -> None:
+    """Steps train 16 bits in f32, so that the parameters in their own type are rounded copies."""
+    model = nn.Linear(4, 4).to(kind)
+    (x,) = batches(1, 4, kind=kind)
+    step = tw.compile_step(model, loss_of, tw.train.SGD(0.1), example=(x,))
+    for name, array in step.parameters.items():
+        assert np.shares_memory(step.weights[name], array) == (kind is torch.float32)
+        assert torch.equal(step.state_dict()[name].float(), torch.tensor(array).to(kind).float())

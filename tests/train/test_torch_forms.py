@@ -311,6 +311,7 @@ INNER: list[Callable[[Any, Any], Any]] = [
     squared_gradients,
     backward_within,
     lambda model, x: torch.func.grad(lambda v: model(v).sum())(x).pow(2).sum(),
+    lambda model, x: torch.func.jacrev(lambda v: model(v).sum())(x).pow(2).sum(),
 ]
 
 

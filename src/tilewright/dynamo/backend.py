@@ -58,7 +58,7 @@ def tilewright(
         return _compiled(graph, inputs, frozenset(), chosen, f"graph{number}_backward", frame)
 
     backend = aot_autograd(
-        fw_compiler=forward, bw_compiler=backward, decompositions=decompositions(), partition_fn=partitioned
+        fw_compiler=forward, bw_compiler=backward, decompositions=dict(decompositions()), partition_fn=partitioned
     )
     try:
         refuse_unrolled(gm.graph, f"graph{number}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
+import functools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import getitem
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,13 +26,14 @@ _FIRST_RESULT = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defa
 are not equivalent."""
 
 
-def decompositions() -> dict[Any, Any]:
+@functools.cache
+def decompositions() -> Mapping[Any, Any]:
     """The operators that AOTAutograd decomposes while it traces: PyTorch's core table, without those that have rules,
-    and PyTorch's fast path of an encoder layer."""
+    and PyTorch's fast path of an encoder layer. Read it, or copy it: it is computed once."""
     table = dict(torch._decomp.core_aten_decompositions()) | DECOMPOSITIONS
     for operator in (*registry.operators(), *_FIRST_RESULT):
         table.pop(operator, None)
-    return table
+    return MappingProxyType(table)
 
 
 _RESIZED = tuple(

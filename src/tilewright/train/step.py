@@ -362,9 +362,9 @@ class Step:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """All entries of the model's own dictionary of weights, in its order, without copies: trained and constant
-        parameters, and buffers. They are valid until the next step; pass them to `Model.update` or
-        `Publisher.publish`."""
+        """All entries of the model's own dictionary of weights, in its order: trained and constant parameters, and
+        buffers. They are views, valid until the next step; trained parameters of another type than the step's arena,
+        such as 16 bits, are copies. Pass them to `Model.update` or `Publisher.publish`."""
         arena, buffers = self._layout.arena, self._layout.buffers
         own = arena.narrowed(self.parameters) | buffers.narrowed(buffers.views(self._buffers.now))
         result = {**self._objective.others, **self._objective.weights, **self.buffers, **own}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+import tilewright as tw
 from tests.frontend.torch.torch_checks import Functional, assert_close, interpreted, nn, torch
 from tilewright.frontend.read import import_model
-from tilewright.support.errors import UnsupportedError
+from tilewright.support.errors import CallError, ModelError, UnsupportedError
 
 
 def check(function: Any, *calls: tuple[Any, ...], **options: Any) -> None:
@@ -41,10 +43,61 @@ def test_an_element_is_a_number() -> None:
     check(lambda x, _: x / x.sum().item(), (x, x))
 
 
+WHOLE: dict[str, Any] = {
+    "absolute": lambda x, k: x * abs(k.item()),
+    "powers": lambda x, k: x.double() * (k.item() ** 3 + k.item() ** 0),
+    "bits": lambda x, k: x * (k.item() & 3),
+    "compared": lambda x, k: x * (k.item() > 2.5) + (k.item() <= 2),
+}
+REAL: dict[str, Any] = {
+    "absolute": lambda x, s: x * abs(s.item()),
+    "rounded": lambda x, s: x * round(s.item()) + math.trunc(s.item()) - math.floor(s.item()) * math.ceil(s.item()),
+    "divided": lambda x, s: x * (s.item() // 0.75),
+    "remainder": lambda x, s: x * (s.item() % 0.75 + 1),
+    "compared": lambda x, s: x * (s.item() > 0.5) + (s.item() % 2 >= 1.25),
+}
+
+
+@pytest.mark.parametrize("way", WHOLE)
+def test_functions_of_an_integer_element(way: str) -> None:
+    x = torch.randn(4, 3)
+    check(WHOLE[way], *((x, k) for k in places(2, -7, 0, 6)))
+
+
+@pytest.mark.parametrize("way", REAL)
+def test_functions_of_a_real_element(way: str) -> None:
+    """Halves are rounded to even numbers, and remainders have the divisor's sign."""
+    x = torch.randn(4, 3)
+    check(REAL[way], *((x, s) for s in places(2.5, -7.25, -0.5, 1.5, 0.0)))
+
+
+def test_functions_of_an_element_that_are_refused_by_name() -> None:
+    x = torch.randn(4, 3)
+    for function in (lambda x: x * int(x[0, 0].item()), lambda x: x * math.exp(x[0, 0].item())):
+        with pytest.raises(ModelError, match=r"a Python number, for int\(\), float\(\) or a function of math"):
+            check(function, (x,))
+    with pytest.raises(UnsupportedError, match="RoundDecimal"):
+        check(lambda x: x * round(x[0, 0].item(), 2), (x,))
+
+
 def test_an_element_is_a_place() -> None:
     x = torch.randn(4, 3)
     check(lambda x, k: (x[k], x[:, k], x[k, None, 1:]), *((x, k) for k in places(0, 2, -1)))
     check(lambda x, k: x[k.argmax()] + x[k.max() - 1], (x, torch.tensor([1, 3, 2])), (x, torch.tensor([0, 1, 1])))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, k: x[k.item()], lambda x, k: torch.select_scatter(x, x[0], 0, k.item()), lambda x, k: x.select(0, k)],
+)
+def test_a_place_outside_is_refused_by_the_call(function: Any) -> None:
+    x = torch.randn(4, 3)
+    model = tw.compile(Functional(function), example=(x, torch.tensor(1)), dynamic=None)
+    for inside in (3, -4):
+        assert torch.equal(model(x, torch.tensor(inside)), function(x, torch.tensor(inside)))
+    for outside in (4, -5, 1 << 40, -(1 << 40)):
+        with pytest.raises(CallError, match="the place is outside of the dimension"):
+            model(x, torch.tensor(outside))
 
 
 def test_an_element_is_a_place_to_write_to() -> None:

@@ -18,6 +18,7 @@ import sympy
 import torch
 from torch.fx import GraphModule, Node
 
+from tilewright.frontend.common.arithmetic import floored_remainder
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.common.loops import captured, cut, loop
 from tilewright.ir.dtype import boolean, f64, i64
@@ -51,6 +52,15 @@ _REAL = {
     "Min": "min",
     "FloatPow": "pow",
 }
+_BITS = {"bitwise_and": "bitand", "bitwise_or": "bitor", "bitwise_xor": "bitxor"}
+_UNARY = {
+    "TruncToFloat": "trunc", "sqrt": "sqrt", "exp": "exp", "log": "log", "log2": "log2", "sin": "sin", "cos": "cos",
+    "tan": "tan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh", "asin": "arcsin", "acos": "arccos", "atan": "arctan"
+}  # fmt: skip
+_REMAINDERS = ("Mod", "PythonMod")
+_ROUNDINGS = {"FloorToInt": "floor", "CeilToInt": "ceil", "TruncToInt": "trunc", "RoundToInt": "round"}
+"""PyTorch's names for an integer near a float: operators that round."""
+_MAX_POWER = 64
 _LOGIC = {sympy.And: "and", sympy.Or: "or", sympy.Not: "not"}
 
 
@@ -87,17 +97,42 @@ def _number(walk: Walk, n: Emitter, e: Any) -> Value:
         return known
     if not any(str(s) in walk.numbers for s in e.free_symbols):
         return n.symbols([walk.sizes.expr(e)], i64, ())
-    kind = type(e).__name__
-    if kind not in _ARITHMETIC:
-        what = f"a number that loops or tensors hold is computed by {kind}, which is not supported"
-        raise UnsupportedError(what, got=e, hint="compute with the tensor of one integer")
+    kind = type(e).__name__.removeprefix("BitwiseFn_")
+    if kind in _ROUNDINGS:
+        return n.cast(n.emit(_ROUNDINGS[kind], _real(walk, n, e.args[0])), i64)
+    if kind == "Abs":
+        return n.emit("abs", _number(walk, n, e.args[0]))
+    if kind in ("Pow", "PowByNatural") and e.args[1].is_Integer and 0 <= e.args[1] <= _MAX_POWER:
+        return _power(n, _number(walk, n, e.args[0]), int(e.args[1]))
+    if kind not in _ARITHMETIC and kind not in _BITS:
+        raise _unsupported(kind, e)
     result, *others = [_number(walk, n, a) for a in e.args]
     for other in others:
-        rest = n.emit("mod", result, other) if kind == "FloorDiv" else None
-        result = (
-            n.emit("truncdiv", n.emit("sub", result, rest), other) if rest else n.emit(_ARITHMETIC[kind], result, other)
-        )
+        if kind == "FloorDiv":
+            result = n.emit("truncdiv", n.emit("sub", result, n.emit("mod", result, other)), other)
+        else:
+            result = n.emit((_ARITHMETIC | _BITS)[kind], result, other)
     return result
+
+
+def _power(n: Emitter, base: Value, exponent: int) -> Value:
+    """The product of `exponent` times `base`, by squaring."""
+    result = n.constant(1, i64)
+    for bit in f"{exponent:b}":
+        result = n.emit("mul", result, result)
+        result = n.emit("mul", result, base) if bit == "1" else result
+    return result
+
+
+def _is_whole(e: Any) -> bool:
+    """Whether `e` is an integer. SymPy is told that all remainders are, also those of floats."""
+    remainders = (a for a in sympy.preorder_traversal(e) if type(a).__name__ in _REMAINDERS)
+    return bool(e.is_integer) and all(a.is_integer for r in remainders for a in r.args)
+
+
+def _unsupported(kind: str, e: Any) -> UnsupportedError:
+    what = f"a number that loops or tensors hold is computed by {kind}, which is not supported"
+    return UnsupportedError(what, got=e, hint="compute with the tensor of one element")
 
 
 def real(walk: Walk, size: torch.SymFloat, name: str) -> Value:
@@ -106,16 +141,22 @@ def real(walk: Walk, size: torch.SymFloat, name: str) -> Value:
 
 
 def _real(walk: Walk, n: Emitter, e: Any) -> Value:
-    kind = type(e).__name__
+    kind = type(e).__name__.removeprefix("OpaqueUnaryFn_")
     if e.is_number:
         return n.constant(float(e), f64)
     if e.is_Symbol and str(e) in walk.numbers:
         return n.cast(walk.numbers[str(e)], f64)
+    if kind in _REMAINDERS and not _is_whole(e):
+        return floored_remainder(n, *(_real(walk, n, a) for a in e.args))
     if kind in _REAL:
         result, *others = [_real(walk, n, a) for a in e.args]
         for other in others:
             result = n.emit(_REAL[kind], result, other)
         return result
+    if kind in _UNARY or (kind == "Abs" and not _is_whole(e)):
+        return n.emit(_UNARY.get(kind, "abs"), _real(walk, n, e.args[0]))
+    if kind != "ToFloat" and not _is_whole(e):
+        raise _unsupported(kind, e)
     return n.cast(_number(walk, n, e.args[0] if kind == "ToFloat" else e), f64)
 
 
@@ -124,7 +165,8 @@ def _truth(walk: Walk, n: Emitter, e: Any) -> Any:
         return bool(e)
     kind = next((op for cls, op in _COMPARISONS.items() if isinstance(e, cls)), None)
     if kind is not None:
-        return n.emit(kind, *(_number(walk, n, a) for a in e.args))
+        convert = _number if all(map(_is_whole, e.args)) else _real
+        return n.emit(kind, *(convert(walk, n, a) for a in e.args))
     logic = next((op for cls, op in _LOGIC.items() if isinstance(e, cls)), None)
     if logic is None:
         raise UnsupportedError("a condition on sizes is computed in a way that is not supported", got=e)

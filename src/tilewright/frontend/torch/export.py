@@ -21,12 +21,20 @@ from operator import getitem
 from typing import Any, TypeVar
 
 import torch
+from sympy.logic.boolalg import Boolean
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._decomp import decomposition_table
+from torch._subclasses import FakeTensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental import _config as symbolic_config
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    GuardOnDataDependentSymNode,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -95,7 +103,13 @@ def export_module(
         else:
             if any(dims) and (result := _of_example(module, example, dims, training)):
                 return result, dims, stated
-    if type(failures[0]).__name__ == "GuardOnDataDependentSymNode":
+    if isinstance(failures[0], GuardOnDataDependentSymNode):
+        if failures[0].cond.is_Symbol or not isinstance(failures[0].cond, Boolean):
+            what = (
+                f"{type(module).__name__} needs an element as a Python number, for int(), float() or a function of math"
+            )
+            hint = "compute with the tensor of one element: x.long(), x.float(), torch.exp(x)"
+            raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
         raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
@@ -139,6 +153,8 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
             if inner.computed:
                 raise InnerGradientsError from error
             raise
+        if any(isinstance(c, FakeTensor) or is_functorch_wrapped_tensor(c) for c in result.constants.values()):
+            raise InnerGradientsError  # torch.func.vjp and jacrev of an input, which PyTorch's program does not read
         if training:
             detach_in_place(result)
             detach_regions(result)

@@ -175,7 +175,7 @@ def narrow(n: Call, x: Value, dim: int, start: Operand, length: Any) -> Value:
 def select(n: Call, x: Value, dim: int, index: Any) -> Value:
     axis = n.axis(dim, x)
     if isinstance(index, Value):
-        return n.emit("gather", x, index, axis=axis)
+        return n.emit("gather", x, _inside(n, index, x.shape[axis]), axis=axis)
     number = as_int(as_expr(index))
     begin = x.shape[axis] + number if number is not None and number < 0 else index
     return n.reshape(n.slice(x, axis, begin, 1), (*x.shape[:axis], *x.shape[axis + 1 :]))
@@ -186,7 +186,7 @@ def select_scatter(n: Call, x: Value, part: Value, dim: int, index: Any) -> Valu
     axis = n.axis(dim, x)
     part = n.reshape(n.cast(part, x.dtype), (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
     if isinstance(index, Value):
-        return _replaced_at(n, x, part, axis, index)
+        return _replaced_at(n, x, part, axis, _inside(n, index, x.shape[axis]))
     number = as_int(as_expr(index))
     begin = x.shape[axis] + number if number is not None and number < 0 else as_expr(index)
     return _replaced(n, x, part, axis, begin, const(1))
@@ -202,6 +202,11 @@ def slice_scatter(
     begin, size = slice_range(0 if start is None else start, (1 << 62) if end is None else end, 1, x.shape[axis])
     part = n.broadcast(n.cast(part, x.dtype), [size if k == axis else d for k, d in enumerate(x.shape)])
     return _replaced(n, x, part, axis, begin, size)
+
+
+def _inside(n: Call, place: Value, extent: Expr) -> Value:
+    """`place`, a scalar that each call computes and checks to be one of `extent` places, counted from either end."""
+    return n.within(place, dim(-extent), dim(extent - 1), "the place is outside of the dimension")
 
 
 def _replaced_at(n: Call, x: Value, part: Value, axis: int, index: Value) -> Value:
