@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
+from torch._dynamo.convert_frame import compile_lock
 from torchrl.objectives import LossModule
 
 from tilewright.support.errors import CallError, UnsupportedError
@@ -125,9 +126,10 @@ class _AllFinite:
 def _traceable() -> Iterator[None]:
     """Make losses traceable: TorchRL samples if an entropy is not finite, which a program cannot test; a step with such
     a loss is skipped."""
-    before = torch.Tensor.isfinite
-    torch.Tensor.isfinite = lambda _tensor: _AllFinite()
-    try:
-        yield
-    finally:
-        torch.Tensor.isfinite = before
+    with compile_lock:  # the function is the whole process's
+        before = torch.Tensor.isfinite
+        torch.Tensor.isfinite = lambda _tensor: _AllFinite()
+        try:
+            yield
+        finally:
+            torch.Tensor.isfinite = before

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.nn.modules import module as modules
 
 from tilewright.frontend.torch.inner import InnerGradients
@@ -35,18 +37,20 @@ _OF_NODES = ("register_hook", "register_prehook")
 
 @contextlib.contextmanager
 def watched() -> Iterator[list[str]]:
-    """Within the context, hooks that code registers are recorded, each once, in the list that it yields. PyTorch's own
-    subclasses of context managers, such as those of `torch.utils.checkpoint`, do not change gradients and are
-    ignored. Calls of `backward` raise UnsupportedError."""
+    """Within the context, hooks that this thread's code registers are recorded, each once, in the list that it yields.
+    PyTorch's own subclasses of context managers, such as those of `torch.utils.checkpoint`, do not change gradients and
+    are ignored. Calls of `backward` raise UnsupportedError."""
     seen: dict[str, None] = {}
     results: list[str] = []
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
+    thread = threading.get_ident()
 
     def noting(owner: Any, function: Any, what: str) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             exact = not isinstance(owner, type) or issubclass(owner, torch.Tensor) or type(args[0]) is owner
-            if exact and not caller.startswith("torch._"):  # PyTorch's own tracers use them too
+            if (
+                exact and threading.get_ident() == thread and not caller.startswith("torch._")
+            ):  # PyTorch's own tracers use them too
                 seen[what] = None
             return function(*args, **kwargs)
 
@@ -57,19 +61,21 @@ def watched() -> Iterator[list[str]]:
             seen[f"grad_fn.{function.__name__}"] = None
 
     profiler = sys.getprofile()
-    for (owner, name, function), (_, _, what) in zip(before, _PLACES, strict=True):
-        setattr(owner, name, noting(owner, function, what))
-    if profiler is None:
-        sys.setprofile(profile)
-    try:
-        with InnerGradients():
-            yield results
-    finally:
+    with compile_lock:  # two threads that patch functions by turns would restore each other's patches
+        before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
+        for (owner, name, function), (_, _, what) in zip(before, _PLACES, strict=True):
+            setattr(owner, name, noting(owner, function, what))
         if profiler is None:
-            sys.setprofile(None)
-        for owner, name, function in before:
-            setattr(owner, name, function)
-        results.extend(seen)
+            sys.setprofile(profile)
+        try:
+            with InnerGradients():
+                yield results
+        finally:
+            if profiler is None:
+                sys.setprofile(None)
+            for owner, name, function in before:
+                setattr(owner, name, function)
+            results.extend(seen)
 
 
 def of_modules(several: Iterable[torch.nn.Module]) -> list[str]:

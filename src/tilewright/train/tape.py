@@ -17,6 +17,7 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -274,12 +275,13 @@ SHORT: dict[Any, Callable[..., Any]] = {
 @contextlib.contextmanager
 def _exporting() -> Iterator[None]:
     """Within the context, code that asks whether it is being exported gets the answer yes."""
-    flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
-    torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
-    try:
-        yield
-    finally:
-        torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
+    with compile_lock:  # the flags are the whole process's
+        flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
+        torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
+        try:
+            yield
+        finally:
+            torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag = flags
 
 
 @contextlib.contextmanager

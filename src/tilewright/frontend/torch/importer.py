@@ -3,6 +3,9 @@
     torch.nn.Module --export--> ExportedProgram --simplified--> nodes with rules --this walk--> Graph
 
 Errors are collected node by node and raised together at the end.
+
+PyTorch's tracers hold global state, so that one thread traces at a time, under the lock of TorchDynamo's compiler: that
+one is held where a graph of TorchDynamo is imported, and two locks could be taken in two orders.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._dynamo.convert_frame import compile_lock
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import Node
@@ -53,22 +57,32 @@ def import_torch(
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
+    with compile_lock:
+        return _import_torch(model, example, dict(dims or {}), dynamic)
+
+
+def _import_torch(
+    model: torch.nn.Module | ExportedProgram,
+    example: Any,
+    dims: DimSizes,
+    dynamic: str | Mapping[str, Mapping[int, str]] | None,
+) -> Imported:
     if isinstance(model, ExportedProgram):
         refuse_unrolled(model.graph, "exported program")
-        return _imported_of_least_sizes(model, None, None, dict(dims or {}), "exported program")
+        return _imported_of_least_sizes(model, None, None, dims, "exported program")
     if example is None:
         raise ModelError("a PyTorch module needs an example of its inputs", expected="tw.compile(module, example)")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     inputs = read_example(model, example, device)
-    program, axes, known = export_module(model, inputs, dynamic, dims or {})
+    program, axes, known = export_module(model, inputs, dynamic, dims)
     names = [leaf.name for leaf in inputs.leaves]
     label = type(model).__name__
     least = 1 if not any(axes) or serves_least(program, model, inputs, axes, known) else 2
     declared = list(zip(names, axes, strict=True))
     refused = partial(refuse_example, model, inputs)
     if least == 1 and any(axes):
-        return _imported_of_least_sizes(program, model, declared, dict(dims or {}), label, refused=refused)
-    return _imported(program, model, declared, dict(dims or {}), label, least, refused=refused)[0]
+        return _imported_of_least_sizes(program, model, declared, dims, label, refused=refused)
+    return _imported(program, model, declared, dims, label, least, refused=refused)[0]
 
 
 def _imported_of_least_sizes(*arguments: Any, refused: Callable[[], None] = lambda: None) -> Imported:
@@ -112,12 +126,13 @@ def import_training(
 
     Raises as `import_torch`.
     """
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    inputs = read_example(model, example, device)
-    program, axes, _ = export_module(model, inputs, dynamic, {}, training=True)
-    declared = list(zip([leaf.name for leaf in inputs.leaves], axes, strict=True))
-    least = 2 if any(axes) else 1
-    read, importer = _imported(program, model, declared, {}, type(model).__name__, least, True)
+    with compile_lock:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        inputs = read_example(model, example, device)
+        program, axes, _ = export_module(model, inputs, dynamic, {}, training=True)
+        declared = list(zip([leaf.name for leaf in inputs.leaves], axes, strict=True))
+        least = 2 if any(axes) else 1
+        read, importer = _imported(program, model, declared, {}, type(model).__name__, least, True)
     assert importer.random is not None
     key = importer.random.key
     return Training(read, importer.changed, None if key is None else key.name)
