@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from tilewright.compiler import compile_graph
 from tilewright.dynamo.decompose import decomposed, separable
+from tilewright.dynamo.numbers import as_tensors, tensors_of_numbers, unsized
 from tilewright.dynamo.options import BackendOptions
 from tilewright.dynamo.part import Part
 from tilewright.dynamo.partition import Cut, Schedule, partition
@@ -53,12 +54,15 @@ class GraphCompiler:
             return self.built(examples)
 
     def built(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
+        as_tensors(self.gm, examples)
         self.gm, result = self.surveyed(examples)
+        numbers = tensors_of_numbers(self.gm)
+        result = replace(result, refused=unsized(self.gm, self.label) | dict(result.refused))
         if self.options.full and result.refused:
             raise refusal(self.label, result.refused)
         while True:
             least = 1 if self.options.full else self.options.min_block_size
-            schedule = partition(self.gm, {*result.refused, *self.failures}, self.held(), least)
+            schedule = partition(self.gm, {*result.refused, *self.failures, *numbers}, self.held(), least)
             compiled = self.compiled(schedule)
             if compiled is not None:
                 break
