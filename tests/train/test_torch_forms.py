@@ -433,3 +433,55 @@ def test_sizes_that_nothing_bounds(door: str) -> None:
     module = Form(lambda w, x: torch.repeat_interleave(w, T([1, 0, 2]), 0), W)
     with pytest.raises(tw.errors.UnsupportedError, match="repeat_interleave"):
         stepped(door, module, X)
+
+
+WRITERS: dict[str, Callable[[Any], None]] = {
+    "in place": lambda weight: weight.data.clamp_(max=0.1),
+    "other memory": lambda weight: setattr(weight, "data", weight.data.clamp(max=0.1)),
+}
+
+
+class Writer(nn.Module):
+    """A module that changes its weight in `forward` without autograd's knowledge, and cannot be compiled besides."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.layer = way, nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        WRITERS[self.way](self.layer.weight)
+        return self.layer(x) if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize("way", WRITERS)
+@pytest.mark.parametrize("door", ["compile", "compile_step", "differentiable"])
+def test_a_refusal_leaves_parameters_that_forward_writes_to(door: str, way: str) -> None:
+    model, x = Writer(way), torch.ones(3, 4)
+    weight = model.layer.weight
+    before, place = weight.detach().clone(), weight.data_ptr()
+    with pytest.raises(tw.errors.Error):
+        if door == "compile":
+            tw.compile(model, (x,))
+        elif door == "compile_step":
+            tw.compile_step(model, lambda m, x: m(x).sum(), tw.train.SGD(0.5), example=(x,))
+        else:
+            tw.differentiable(model, (x,))
+    assert model.layer.weight is weight and weight.data_ptr() == place and weight.device.type == "cpu"
+    assert torch.equal(weight, before) and model(x).shape == (3, 4)
+
+
+def test_forms_that_are_not_trained_are_refused_by_name() -> None:
+    norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, momentum=None))
+    (x,) = (torch.randn(6, 4),)
+    with pytest.raises(tw.errors.UnsupportedError, match="1: a step does not compute the cumulative average"):
+        tw.compile_step(norm, lambda m, x: m(x).pow(2).mean(), tw.train.SGD(0.1), example=(x,))
+    norm[1].eval()
+    tw.compile_step(norm, lambda m, x: m(x).pow(2).mean(), tw.train.SGD(0.1), example=(x,))(x)
+
+    lengths, targets = torch.tensor([6, 6]), torch.randint(1, 4, (2, 2))
+
+    def ctc(model: Any, x: Any) -> Any:
+        return nn.functional.ctc_loss(model(x).log_softmax(-1), targets, lengths, lengths // 3)
+
+    with pytest.raises(tw.errors.UnsupportedError, match="the gradient of ctc_loss"):
+        tw.compile_step(nn.Linear(4, 4), ctc, tw.train.SGD(0.1), example=(torch.randn(6, 2, 4),))

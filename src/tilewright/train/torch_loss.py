@@ -13,8 +13,10 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._pytree import tree_leaves
 
+from tilewright.frontend.torch.restored import parameters_restored
 from tilewright.frontend.torch.tensors import to_array, to_tensor
 from tilewright.frontend.torch.unskip import unskip
 from tilewright.ir.graph import Graph, Node, Value
@@ -135,6 +137,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], 
     objective = _Loss(model, loss)
     parts = [objective, *([passed_loss] if isinstance(passed_loss, torch.nn.Module) else [])]
     hooks.refuse([*hooks.of_modules(parts), *hooks.of_parameters(parts)])
+    _refuse_cumulative(objective)
     try:
         with hooks.watched() as seen:
             tape, arguments = ran(objective.computed, objective, batch)
@@ -197,12 +200,13 @@ def ran(function: Callable[..., Any], module: torch.nn.Module, batch: Sequence[t
     The digest is None where `tape_of` cannot record the function. It then runs in evaluation mode, so that it does not
     change the module's buffers.
     """
-    tape = tape_of(function, module, batch)
-    if tape is not None:
-        return tape
+    with parameters_restored(module):
+        tape = tape_of(function, module, batch)
+        if tape is not None:
+            return tape
     from tilewright.frontend.torch.export import evaluating
 
-    with evaluating(module), torch.enable_grad():
+    with evaluating(module), parameters_restored(module), torch.enable_grad():
         return None, function(*(x.clone() for x in batch))  # which code may write, and autograd may have to say how
 
 
@@ -221,8 +225,23 @@ def refuse_control(error: BaseException) -> None:
         raise UnsupportedError(what, got=got, hint=hint) from error
 
 
+def _refuse_cumulative(module: torch.nn.Module) -> None:
+    """Raise UnsupportedError for norms that are trained with `momentum=None`: their running statistics are the average
+    of all steps, which divides by the count of steps."""
+    norms = {
+        name: part
+        for name, part in module.named_modules()
+        if isinstance(part, _NormBase) and part.training and part.track_running_stats and part.momentum is None
+    }
+    if norms:
+        where = ", ".join(name.removeprefix("model.") or type(part).__name__ for name, part in norms.items())
+        what = "a step does not compute the cumulative average of a norm with momentum=None"
+        raise UnsupportedError(what, where=where, hint="pass a number as its momentum, or .eval() these norms")
+
+
 def check_backward(result: Any) -> None:
-    """Raise UnsupportedError if a result depends on a `torch.autograd.Function`, whose `backward` no trace contains."""
+    """Raise UnsupportedError if a result depends on a `torch.autograd.Function`, whose `backward` no trace contains, or
+    on the CTC loss, which has no gradient here."""
     following = [getattr(x, "grad_fn", None) for x in tree_leaves(result)]
     seen: set[Any] = set()
     own: set[str] = set()
@@ -232,6 +251,9 @@ def check_backward(result: Any) -> None:
             continue
         seen.add(node)
         following += [before for before, _ in node.next_functions]
+        if node.name().startswith("CtcLoss"):
+            hint = "compute the loss in eager PyTorch, of a model in autograd (tw.differentiable)"
+            raise UnsupportedError("the gradient of ctc_loss is not supported", hint=hint)
         own_class = getattr(node, "_forward_cls", type(node)).__module__
         if isinstance(node, torch.autograd.function.BackwardCFunction) and not own_class.startswith(CONTROL):
             own.add(type(node).__name__.removesuffix("Backward"))

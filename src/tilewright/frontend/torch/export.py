@@ -20,6 +20,7 @@ from dataclasses import replace
 from operator import getitem
 from typing import Any, TypeVar
 
+import sympy
 import torch
 from sympy.logic.boolalg import Boolean
 from torch._C._functorch import is_functorch_wrapped_tensor
@@ -29,12 +30,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx.experimental import _config as symbolic_config
-from torch.fx.experimental.symbolic_shapes import (
-    DimDynamic,
-    GuardOnDataDependentSymNode,
-    ShapeEnv,
-    StatelessSymbolicContext,
-)
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -42,6 +38,7 @@ from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.checks import ChecksAsNumbers, unchecked_distributions
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
 from tilewright.frontend.torch.inner import InnerGradients, InnerGradientsError
+from tilewright.frontend.torch.restored import parameters_restored
 from tilewright.frontend.torch.spaced import OpenSteps
 from tilewright.frontend.torch.symbols import guards_of, guards_of_operators, holds, own_guards, traced_sizes
 from tilewright.frontend.torch.unrolled import UnrolledError, unrolled_refused
@@ -103,8 +100,9 @@ def export_module(
         else:
             if any(dims) and (result := _of_example(module, example, dims, training)):
                 return result, dims, stated
-    if isinstance(failures[0], GuardOnDataDependentSymNode):
-        if failures[0].cond.is_Symbol or not isinstance(failures[0].cond, Boolean):
+    if type(failures[0]).__name__ == "GuardOnDataDependentSymNode":
+        decides: Any = getattr(failures[0], "cond", None)  # a condition, or the number that Python asks for
+        if isinstance(decides, sympy.Symbol) or not isinstance(decides, Boolean):
             what = (
                 f"{type(module).__name__} needs an element as a Python number, for int(), float() or a function of math"
             )
@@ -144,8 +142,9 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
     mode = contextlib.nullcontext() if training else evaluating(module)
     label, inner = type(module).__name__, InnerGradients()
     traced = mode, opaque_operators(), OpenSteps(), unrolled_refused(label), ChecksAsNumbers(), inner
+    restored = parameters_restored(module, numbers=False)
     with contextlib.ExitStack() as stack, quietly(), torch.set_grad_enabled(training):
-        for context in (*traced, *([unchecked_distributions()] if training else [])):
+        for context in (restored, *traced, *([unchecked_distributions()] if training else [])):
             stack.enter_context(context)
         try:
             result = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
@@ -267,7 +266,8 @@ def refuse_example(module: torch.nn.Module, example: Example, gradients: bool = 
     """Raise ModelError if eager PyTorch cannot run the module on the example either: then the module is at fault, not
     the compiler. Only called after a failure, as it runs the module for up to TIMEOUT_S seconds."""
     try:
-        with evaluating(module), quietly(), torch.set_grad_enabled(gradients), _time_limit(TIMEOUT_S):
+        states = evaluating(module), parameters_restored(module)
+        with states[0], states[1], quietly(), torch.set_grad_enabled(gradients), _time_limit(TIMEOUT_S):
             if not _makes_huge(module, example):
                 module(*example.args, **example.kwargs)
     except _GaveUp:
@@ -320,7 +320,8 @@ class _Sizes(TorchDispatchMode):  # type: ignore[misc]
 def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
     """Whether the module creates a tensor that is too large to compute, by running it on shapes alone."""
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, _Sizes():
+        restored = parameters_restored(module, numbers=False)
+        with restored, FakeTensorMode(allow_non_fake_inputs=True) as mode, _Sizes():
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (example.args, example.kwargs))
             module(*args, **kwargs)
     except _Huge:
