@@ -362,3 +362,15 @@ def test_floats_that_integers_cannot_hold_wrap(name: str, threads: int) -> None:
     wrapped = whole & ((1 << bits) - 1)
     wrapped -= (wrapped >> (bits - 1) << bits) * (not name.startswith("u"))
     np.testing.assert_array_equal(got.astype(np.int64), wrapped)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int16, np.uint16])
+@pytest.mark.parametrize("size", [1, 3, 8, 19, 67])
+def test_nan_is_quantised_to_zero_in_each_place(kind: type, size: int) -> None:
+    zero = {"s": np.array(0.5, np.float32), "z": np.array(3, kind)}
+    least, most = np.iinfo(kind).min, np.iinfo(kind).max
+    for place in range(size):
+        x = np.where(np.arange(size) == place, np.nan, np.inf).astype(np.float32)
+        np.testing.assert_array_equal(run("QuantizeLinear", x, zero, 21), np.where(np.isnan(x), 0, most))
+        np.testing.assert_array_equal(run("QuantizeLinear", -x, zero, 21), np.where(np.isnan(x), 0, least))
+    assert not run("QuantizeLinear", np.full(size, np.nan, np.float32), zero, 21).any()

@@ -288,6 +288,15 @@ CASES: dict[str, Callable[[], Case]] = {
     "quantised pool": lambda: Case(
         "QLinearAveragePool", u8(2, 3, 6, 7), SCALE, LEVEL, SCALE, LEVEL, kernel_shape=[3, 2], strides=[2, 1], off=1
     ),
+    "quantised pool, half way between two codes": lambda: Case(
+        "QLinearAveragePool",
+        u8(2, 3, 6, 7),
+        number(0.5),
+        number(7, np.uint8),
+        number(0.5),
+        number(11, np.uint8),
+        kernel_shape=[2, 2],
+    ),
     "quantised concat": lambda: Case(
         "QLinearConcat",
         SCALE,

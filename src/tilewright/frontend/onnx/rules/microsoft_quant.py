@@ -74,21 +74,25 @@ def _global_pool(n: Call, x: Value) -> Value:
     return _channels_first(n, x, lambda v: n.emit("reduce_mean", v, axes=axes, keepdims=True))
 
 
-def _average_pool(n: Call, x: Value) -> Value:
-    if n.integer("channels_last", 0):
-        raise UnsupportedError("QLinearAveragePool with channels last is not supported")
-    return averaged(n, x)
-
-
 _UNARY: dict[str, Callable[[Call, Value], Value]] = {
     "QLinearSigmoid": lambda n, x: n.emit("sigmoid", x),
     "QLinearLeakyRelu": lambda n, x: n.emit("leaky_relu", x, alpha=n.real("alpha", 0.01)),
     "QLinearSoftmax": _softmax,
     "QLinearGlobalAveragePool": _global_pool,
-    "QLinearAveragePool": _average_pool,
 }
 for _name, _f in _UNARY.items():
     RULES[f"{DOMAIN}{_name}"] = _unary(_f)
+
+
+@rule(f"{DOMAIN}QLinearAveragePool")
+def qlinear_average_pool(n: Call) -> Value:
+    """Averages of quantised windows. ONNX Runtime adds the zero point before it rounds here, and only here."""
+    if n.integer("channels_last", 0):
+        raise UnsupportedError("QLinearAveragePool with channels last is not supported")
+    y = n.emit("div", averaged(n, real(n, 0, 1, 2)), n.value(3))
+    if n.has(4):
+        y = n.emit("add", y, n.cast(n.value(4), f32))
+    return quantized(n, y, None, n.dtype(4) if n.has(4) else n.dtype(0))
 
 
 @rule(f"{DOMAIN}QLinearConcat")
