@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,3 +58,11 @@ def test_stablehlo_is_read_where_its_parser_is() -> None:
 def test_models_that_do_not_fit_their_kind_are_refused(model: Any, keywords: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         import_model(model, **keywords)
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_compiled_files_are_refused_by_name(kind: Any, tmp_path: Path) -> None:
+    path = tmp_path / "m.tw"
+    path.write_bytes(b"TWMODEL")
+    with pytest.raises(ModelError, match=r"m\.tw: the model is compiled already\nhint: tw\.load"):
+        import_model(kind(path))

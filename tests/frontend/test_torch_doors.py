@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.runtime.interop import as_numpy
-from tilewright.support.errors import UnsupportedError
+from tilewright.support.errors import ModelError, UnsupportedError
 
 torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 pytest.importorskip("onnxscript", reason="PyTorch's exporter to ONNX needs it")
@@ -207,3 +208,14 @@ def test_what_is_right_for_one_size_alone_is_not_compiled_for_all() -> None:
     lstm = nn.LSTM(3, 4, proj_size=2).eval()
     with pytest.raises(UnsupportedError, match=r"for one size alone: aten\.lstm\.input"):
         tw.compile(lstm, (steps,))
+
+
+def test_files_that_pytorch_cannot_read_are_one_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """PyTorch itself logs a traceback of its first way to read them."""
+    from tilewright.cli.models import named
+
+    path = tmp_path / "m.pt2"
+    path.write_bytes(b"no archive")
+    with pytest.raises(ModelError, match="the file is no program"):
+        named(path)
+    assert not [r for r in caplog.records if r.name.startswith("torch") and r.levelname == "WARNING"]

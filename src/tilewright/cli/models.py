@@ -138,8 +138,11 @@ def _exported(path: Path) -> Any:
         raise MissingPackageError(
             "reading a .pt2 file needs PyTorch", where=str(path), hint="pip install 'tilewright[torch]'"
         ) from None
+    from tilewright.frontend.torch.export import quietly
+
     try:
-        return torch.export.load(path)
+        with quietly():  # PyTorch logs where reading fails in one way, before it tries another
+            return torch.export.load(path)
     except Exception as error:  # of many kinds
         got = str(error).strip().splitlines()[:1]
         raise ModelError("the file is no program of torch.export", where=str(path), got="".join(got)[:200]) from None

@@ -50,6 +50,8 @@ def import_model(
     if params is not None:
         raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
     frontend = frontends.find(model)
+    if frontend is None and isinstance(model, str | Path) and str(model).endswith(".tw") and os.path.isfile(model):
+        raise ModelError("the model is compiled already", where=str(model), hint="tw.load(path)")
     if frontend is not None:
         return frontend.load(model, dims, example)
     if example is not None:
