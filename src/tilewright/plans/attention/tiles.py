@@ -17,7 +17,7 @@ from tilewright.ops.lowered.split import TERMS, count_of
 from tilewright.plans.attention.rows import Tile
 from tilewright.plans.framework.cost import FUNCTIONS, SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
 from tilewright.plans.framework.symbolic import values_of
-from tilewright.plans.idioms.transposes import SIDES
+from tilewright.plans.idioms.tile_axes import SIDES
 from tilewright.plans.matmul.split import OPERATIONS
 from tilewright.plans.matmul.tile_dots import tile_cycles
 from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolled_steps

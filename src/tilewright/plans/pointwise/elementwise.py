@@ -13,16 +13,12 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize, streams, vectorize_spatial
 from tilewright.plans.framework.cost import Cost, number, roofline
 from tilewright.plans.framework.nests import nest
+from tilewright.plans.idioms.tile_axes import colliding_lines, scattered_loads, shuffle_cycles, split_stores, tile_axes
 from tilewright.plans.idioms.transposes import (
-    colliding_lines,
     is_staged,
     panel_groups,
     panel_pieces,
-    scattered_loads,
-    shuffle_cycles,
     source_order,
-    split_stores,
-    tile_axes,
     transpose_boxes,
     transpose_staged,
     transpose_tiles,

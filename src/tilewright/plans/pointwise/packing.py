@@ -18,7 +18,8 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, parallelize, stream_outputs
 from tilewright.plans.framework.cost import roofline
-from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
+from tilewright.plans.idioms.tile_axes import tile_axes
+from tilewright.plans.idioms.transposes import transpose_tiles
 from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target

@@ -14,7 +14,7 @@ from tilewright.plans.framework.common import lanes_of
 from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, number, store_cycles, weight, write_cycles
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import lane_stride, steps
-from tilewright.plans.idioms.transposes import flat
+from tilewright.plans.idioms.tile_axes import flat
 from tilewright.plans.rows.groups import LONG_ROW, TOGETHER
 from tilewright.plans.rows.stages import Rows, loads_of, slides, vector_last
 from tilewright.targets.target import Target

@@ -20,7 +20,8 @@ from tilewright.ir.rewrite import substitute, variables
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import Cost, load_cycles, number, store_cycles
 from tilewright.plans.idioms.reducing import steps
-from tilewright.plans.idioms.transposes import flat, shuffle_cycles, tile_axes, transpose_tiles
+from tilewright.plans.idioms.tile_axes import flat, shuffle_cycles, tile_axes
+from tilewright.plans.idioms.transposes import transpose_tiles
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 

@@ -17,7 +17,7 @@ from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
 from tilewright.plans.framework.analysis import Stage
 from tilewright.plans.framework.cost import Cost, load_cycles, nbytes_of, number, store_cycles, weight
-from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.plans.idioms.tile_axes import shuffle_cycles
 from tilewright.plans.sketch.access import Access
 from tilewright.plans.sketch.tiling import Tiling, transposed
 from tilewright.support.classes import dataclass

@@ -25,7 +25,8 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
 from tilewright.plans.framework.cost import instructions, number, surrounding
 from tilewright.plans.idioms.panels import unroll_tile
-from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
+from tilewright.plans.idioms.tile_axes import tile_axes
+from tilewright.plans.idioms.transposes import transpose_tiles
 from tilewright.plans.matmul.tiles import unrolled_steps
 from tilewright.plans.sketch.access import Access, accesses
 from tilewright.plans.sketch.estimate import Estimator

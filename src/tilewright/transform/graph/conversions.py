@@ -21,7 +21,7 @@ from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
-from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.plans.idioms.tile_axes import shuffle_cycles
 from tilewright.support.discover import modules_beside
 from tilewright.targets.target import Target
 

@@ -10,7 +10,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import side
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
-from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.plans.idioms.tile_axes import shuffle_cycles
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import fixed_values
 from tilewright.transform.problems import is_pointwise

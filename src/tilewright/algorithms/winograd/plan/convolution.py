@@ -74,7 +74,8 @@ from tilewright.plans.framework.cost import (
 from tilewright.plans.framework.restate import restate
 from tilewright.plans.idioms.conversions import contiguous_output, read_contiguous, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, unroll_tile
-from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
+from tilewright.plans.idioms.tile_axes import tile_axes
+from tilewright.plans.idioms.transposes import transpose_tiles
 from tilewright.plans.matmul.dots import operands
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.recording import BlockRef, LoopRef
