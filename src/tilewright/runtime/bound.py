@@ -8,11 +8,12 @@ import numpy as np
 
 from tilewright.runtime.arguments import bind_inputs, bind_outputs
 from tilewright.runtime.call import NO_EXECUTOR
-from tilewright.runtime.engine import Engine, refused
+from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Struct
 from tilewright.runtime.limits import ENDLESS, REFUSED
 from tilewright.runtime.model import Model
+from tilewright.runtime.refusals import refused
 from tilewright.support.errors import CallError, Error
 
 BOUND = Struct("call*", "model*", "io*", "dims*", "status")

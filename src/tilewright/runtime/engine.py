@@ -30,7 +30,6 @@ from tilewright.runtime.call import (
     TENSOR,
     WEIGHTS,
 )
-from tilewright.runtime.compilers import failure
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
@@ -47,10 +46,11 @@ from tilewright.runtime.limits import (
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.native import native
 from tilewright.runtime.places import places_table, usual_dims
+from tilewright.runtime.refusals import check_assumptions, refused
 from tilewright.runtime.specs import MAX_BYTES, InputSpec, OutputSpec
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
-from tilewright.support.errors import CallError, CompileError, Error, Problems
+from tilewright.support.errors import CallError, CompileError
 
 if TYPE_CHECKING:
     from tilewright.runtime.gpu.device import Block, Device
@@ -544,26 +544,6 @@ class Engine:
         self.prepare.forget()
         if self._reader == 0 and self.control.readers == 1:
             self.control.forget_pins(0)  # a shared page's entry is the parent's
-
-
-def refused(manifest: Manifest, number: int, word: Array) -> Error:
-    """The error of a call that ended at check number `number`; `word` is the tested number."""
-    check = manifest.checks[number]
-    if check.external:
-        return failure(int(word.view(np.int64)[0]))
-    got = word.view(np.float64 if check.real else np.int64)[0].item()
-    return CallError(check.what, where=f"program {manifest.name!r}", expected=check.expected or None, got=got)
-
-
-def check_assumptions(manifest: Manifest, dims: Sequence[int], holds: Sequence[int]) -> None:
-    """Raise CallError naming each assumption that is violated, with its sizes."""
-    problems, sizes = Problems(), dict(zip((s.name for s in manifest.symbols), dims, strict=True))
-    for a, held in zip(manifest.assumptions, holds, strict=True):
-        if not held:
-            got = ", ".join(f"{name} = {sizes[name]}" for name in a.symbols)
-            expected = f"{a.condition} ({a.reason})" if a.reason else a.condition
-            problems.add(CallError("sizes are not what the model assumes", expected=expected, got=got))
-    problems.raise_if_any("sizes are not what the model assumes", where=f"program {manifest.name!r}", kind=CallError)
 
 
 def _round(nbytes: int) -> int:
