@@ -9,10 +9,9 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
-import pytest
 
 from tilewright.measure.contender import Prepared, load_arrays
-from tilewright.measure.paired import Contender, Team, must_succeed, race, ratio
+from tilewright.measure.paired import Contender, Team, race, ratio
 from tilewright.support.errors import Error
 
 HERE = "tests.measure.test_paired"
@@ -58,7 +57,6 @@ def test_ratio_of_paired_rounds(tmp_path: Path) -> None:
     assert slow.peak_memory > 1 << 20
     assert slow.outputs is not None
     assert load_arrays(str(slow.outputs))["file"].tolist() == [20, 20, 20]
-    must_succeed([slow, fast])
 
 
 def test_failures_are_told_and_others_go_on() -> None:
@@ -77,8 +75,6 @@ def test_failures_are_told_and_others_go_on() -> None:
     assert errors[4] == ""
     assert len(results[4].times) == 2
     assert math.isnan(ratio(results[0], results[4]))
-    with pytest.raises(Error, match=r"contenders failed(.|\n)*refuses(.|\n)*dies"):
-        must_succeed(results)
 
 
 def test_a_team_stays_for_several_races_and_replaces_who_ended() -> None:

@@ -26,12 +26,6 @@ def test_blocks_of_a_multiprocessor(threads: int, registers: int, shared: int, b
     assert H100.blocks(threads, registers, shared) == blocks
 
 
-def test_occupancy() -> None:
-    assert H100.occupancy(256, 32, 0) == 1.0
-    assert H100.occupancy(128, 128, 0) == 0.25
-    assert A100.occupancy(256, 32, 100 << 10) == 0.125
-
-
 def test_targets_say_which_gpu() -> None:
     for name, gpu in (("nvidia-sm_80", A100), ("nvidia-sm_90", H100)):
         target = Target.parse(name)

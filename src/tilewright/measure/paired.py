@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tilewright.support.classes import dataclass
-from tilewright.support.errors import Error
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,10 +324,3 @@ def _process(contender: Contender) -> Iterator[_Process]:
 
 def _tail(path: Path, lines: int = 15) -> str:
     return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
-
-
-def must_succeed(results: Sequence[Result]) -> None:
-    """Raise an error that lists every contender that failed."""
-    failed = [Error(result.error, where=result.name) for result in results if result.error]
-    if failed:
-        raise Error.combined(failed, "contenders failed")

@@ -148,7 +148,6 @@ class _Object:
     symbols: list[_Symbol] = field(default_factory=list)
     code: list[tuple[int, int, int, int]] = field(default_factory=list)
     data: list[tuple[int, int, int, int]] = field(default_factory=list)
-    defined_globals: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,11 +74,6 @@ class Gpu:
         )
         return min(limits)
 
-    def occupancy(self, threads: int, registers: int, shared: int) -> float:
-        """The share of a multiprocessor's threads that resident blocks of a kernel occupy."""
-        warps = -(-threads // self.lanes)
-        return self.blocks(threads, registers, shared) * warps * self.lanes / RESIDENT_THREADS
-
 
 RESIDENT_THREADS = 2048
 """The most threads resident on a multiprocessor (compute capability 8.0 and 9.0)."""

@@ -87,9 +87,9 @@ def _named(module: Module) -> tuple[str, ...]:
     return tuple(n for n, s in zip(inner.names, inner.symbols, strict=True) if not s)[: len(main.names)]
 
 
-def path_name(path: str, joint: str = "_") -> str:
+def path_name(path: str) -> str:
     """A key path as a name: "p['l1'].w[0]" is "p_l1_w_0"."""
-    return joint.join(re.findall(r"[^\[\]'\".<>\s]+", path[:MAX_NAME]))
+    return "_".join(re.findall(r"[^\[\]'\".<>\s]+", path[:MAX_NAME]))
 
 
 def distinct(names: Sequence[str]) -> list[str]:

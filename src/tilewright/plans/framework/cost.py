@@ -304,16 +304,16 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
     return Cost(compute=compute) if compute >= memory else Cost(memory=memory)
 
 
-def surrounding(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
+def surrounding(structure: Structure, anchor: Stage, target: Target) -> Cost:
     """The cycles of the stages before and after a contraction, one after another: their operations, with constant
     matrices as straight-line code, and the stores and loads of reductions and outputs. An ordinary epilogue of two
     operations is part of the contraction's estimate."""
     after, total = structure.after(anchor), Cost()
     for stage in structure.stages:
         if stage is not anchor:
-            for cost in stage_costs(structure, stage, target, symbol):
+            for cost in stage_costs(structure, stage, target):
                 total += cost
-    ordinary = ORDINARY * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if after else 0.0
+    ordinary = ORDINARY * sum(nbytes_of(b) / b.dtype.itemsize for b in anchor.writes) if after else 0.0
     free = fma_cycles(ordinary, target.lanes(max(4, anchor.writes[0].dtype.itemsize)), target)
     return total if free == 0.0 else Cost(max(0.0, total.compute - free), total.load, total.store, 0.0, total.overhead)
 

@@ -146,7 +146,7 @@ def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) 
     own = prod(number(it.extent) for it in anchor.spatial[:-1] if it in weight_iters(anchor))
     columns, depth = (as_int(it.extent) or 64 for it in (anchor.spatial[-1], anchor.reduce[0]))
     itemsize, passing = anchor.writes[0].dtype.itemsize, working_set(0.0, notes, target)
-    return Product(rows, columns, depth, itemsize, own, passing, has_contiguous_rows(anchor))
+    return Product(rows, columns, depth, itemsize, own, passing)
 
 
 def without_one(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:

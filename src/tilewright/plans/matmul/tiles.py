@@ -68,8 +68,7 @@ class MatmulTile:
 class Product:
     """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; there are `count` of them,
     one after the other, with different weights. `working_set`: the bytes of all weights that a call reads, if these are
-    more (`plans/framework/cost.py`). `unpacked`: weights are unpacked rows, whose panels hardware prefetchers do not
-    follow, so that each arrives with the first tile of rows."""
+    more (`plans/framework/cost.py`)."""
 
     rows: int
     columns: int
@@ -77,7 +76,6 @@ class Product:
     itemsize: int = 4
     count: int = 1
     working_set: float = 0.0
-    unpacked: bool = False
 
     @property
     def weights(self) -> int:

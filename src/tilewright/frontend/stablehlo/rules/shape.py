@@ -15,11 +15,11 @@ from tilewright.ops.dims import dim, dims, same_dim, same_shape
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
-def result_shape(call: Call, k: int = 0) -> tuple[Expr, ...]:
-    """The shape that the module states for result `k`, which must have no unknown dimension."""
-    stated = call.stated(k)
+def result_shape(call: Call) -> tuple[Expr, ...]:
+    """The shape that the module states for the first result, which must have no unknown dimension."""
+    stated = call.stated(0)
     if any(d is None for d in stated):
-        raise UnsupportedError("the size of a dimension is not known", got=call.op.types[k])
+        raise UnsupportedError("the size of a dimension is not known", got=call.op.types[0])
     return tuple(as_expr(d) for d in stated if d is not None)
 
 
