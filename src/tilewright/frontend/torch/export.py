@@ -152,7 +152,8 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
             if inner.computed:
                 raise InnerGradientsError from error
             raise
-        if any(isinstance(c, FakeTensor) or is_functorch_wrapped_tensor(c) for c in result.constants.values()):
+        constants = [c for c in result.constants.values() if isinstance(c, torch.Tensor)]  # generators may be others
+        if any(isinstance(c, FakeTensor) or is_functorch_wrapped_tensor(c) for c in constants):
             raise InnerGradientsError  # torch.func.vjp and jacrev of an input, which PyTorch's program does not read
         if training:
             detach_in_place(result)
