@@ -29,7 +29,7 @@ def labels(*ints: int) -> dict[str, Any]:
 CASES: list[tuple[str, Any, dict[str, Any], int]] = [
     ("Scaler", X, {"offset": [1.0, 2.0, 0.5, -1.0, 0.0], "scale": [0.5, 1.0, 2.0, 3.0, -1.0]}, 1),
     ("Scaler", X, {"offset": [1.5], "scale": [0.25]}, 1),
-    ("Normalizer", FINITE, {"norm": "MAX"}, 1),
+    ("Normalizer", np.abs(FINITE), {"norm": "MAX"}, 1),
     ("Normalizer", FINITE, {"norm": "L1"}, 1),
     ("Normalizer", FINITE, {"norm": "L2"}, 1),
     ("Binarizer", X, {"threshold": 0.25}, 1),
@@ -111,6 +111,50 @@ def test_a_vector_is_one_row(case: tuple[str, dict[str, Any], int]) -> None:
     for a, b in zip(got, by_onnxruntime(m, {"x": VECTOR}), strict=True):
         assert a.shape == b.shape
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+SCORES = np.array([[20, 30, 25], [0, -1, -2], [-1, 0, -0.5], [-200, -150, -120], [0.25, 2, 0.5]], np.float32)
+BRANCHES: dict[str, Any] = {
+    "nodes_treeids": [0, 0, 0, 1, 1, 1, 2, 2, 2],
+    "nodes_nodeids": [0, 1, 2] * 3,
+    "nodes_featureids": [0, 0, 0, 1, 0, 0, 2, 0, 0],
+    "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * 3,
+    "nodes_values": [0.0] * 9,
+    "nodes_truenodeids": [1, 0, 0] * 3,
+    "nodes_falsenodeids": [2, 0, 0] * 3,
+    "class_treeids": [0, 0, 1, 1, 2, 2],
+    "class_nodeids": [1, 2] * 3,
+    "class_ids": [0, 0, 1, 1, 2, 2],
+    "class_weights": [0.0, 20.0, -1.0, 30.0, -2.0, 25.0],
+    "classlabels_int64s": [4, 2, 9],
+}
+LINEAR: dict[str, Any] = {"coefficients": np.eye(3).ravel().tolist(), "intercepts": [0.0] * 3, **labels(4, 2, 9)}
+
+
+def rows(name: str, x: np.ndarray, outputs: int, **attributes: Any) -> onnx.ModelProto:
+    """The model of one node `name` of ai.onnx.ml on the rows `x`."""
+    node = helper.make_node(name, ["x"], ["y", "z"][:outputs], domain="ai.onnx.ml", **attributes)
+    results = [helper.make_empty_tensor_value_info(n) for n in node.output]
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)], results)
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+@pytest.mark.parametrize("post", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"])
+@pytest.mark.parametrize("name", ["LinearClassifier", "TreeEnsembleClassifier"])
+def test_a_label_is_that_of_the_scores_before_the_transform(name: str, post: str) -> None:
+    """A logistic function rounds 20 and 30 to the same 1, and SOFTMAX_ZERO puts -1 before 0."""
+    m = rows(name, SCORES, 2, post_transform=post, **(LINEAR if name == "LinearClassifier" else BRANCHES))
+    chosen = np.asarray(tw.compile(m, fallback="never")(SCORES)[0])
+    np.testing.assert_array_equal(chosen, by_onnxruntime(m, {"x": SCORES})[0])
+
+
+def test_the_largest_number_of_a_row_has_its_sign() -> None:
+    x = np.array([[-1, -2, -4], [0, -1, -2], [1, -5, 2], [0, 0, 0]], np.float32)
+    m = rows("Normalizer", x, 1, norm="MAX")
+    y = np.asarray(tw.compile(m, fallback="never")(x))
+    np.testing.assert_array_equal(y, by_onnxruntime(m, {"x": x})[0])
+    np.testing.assert_array_equal(y[:3], [[1, 2, 4], [0, -1, -2], [0.5, -2.5, 1]])
 
 
 @pytest.mark.filterwarnings("ignore::tilewright.parts.context.FallbackWarning")

@@ -52,8 +52,13 @@ def normalizer(n: Call) -> Value:
     axes = (x.type.rank - 1,)
     if kind == "L2":
         size = n.emit("sqrt", n.emit("reduce_sum", n.emit("mul", x, x), axes=axes, keepdims=True))
-    elif kind in ("L1", "MAX"):
-        size = n.emit("reduce_sum" if kind == "L1" else "reduce_max", n.emit("abs", x), axes=axes, keepdims=True)
+    elif kind == "L1":
+        size = n.emit("reduce_sum", n.emit("abs", x), axes=axes, keepdims=True)
+    elif kind == "MAX":
+        # The largest number of the row, with its sign, as the text and ONNX Runtime have it.
+        most = n.emit("reduce_max", x, axes=axes, keepdims=True)
+        none = n.emit("eq", most, n.like(0, most))
+        return n.cast(n.emit("div", x, n.emit("select", none, n.like(1, most), most)), f32)
     else:
         raise ModelError("no such norm", expected="MAX, L1, L2", got=kind)
     return n.cast(n.emit("div", x, n.emit("max", size, n.like(MIN_NORM, x))), f32)

@@ -20,15 +20,15 @@ WINITZKI = 0.147
 
 
 def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[Value]:
-    """[the label of each row's highest score, the scores] of a classifier, after the transform `post`; of equal scores
-    the first wins."""
-    scores = post_transform(n, scores, post)
+    """[the label of each row's highest score, the scores after the transform `post`] of a classifier; of equal scores
+    the first wins. The label is that of the scores before the transform: a logistic function makes large ones equal."""
     classes = as_int(scores.shape[1])
     if len(labels) == 1 and classes == 2:
         labels = (0, labels[0])
     if classes != len(labels):
         raise ModelError("there must be a label for each class", expected=classes, got=len(labels))
     best = n.emit("argmax", scores, axis=1, keepdims=False)
+    scores = post_transform(n, scores, post)
     if list(labels) == list(range(len(labels))):
         return [best, scores]
     return [n.emit("gather", n.constant(np.array(labels, np.int64)), best, axis=0), scores]
