@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch._dynamo.convert_frame import compile_lock
 from torchrl.objectives import LossModule
 
+from tilewright.frontend.torch.alone import tracing_alone
 from tilewright.support.errors import CallError, UnsupportedError
 from tilewright.train.entry import compile_step
 from tilewright.train.optimizers import Optimizer
@@ -126,7 +126,7 @@ class _AllFinite:
 def _traceable() -> Iterator[None]:
     """Make losses traceable: TorchRL samples if an entropy is not finite, which a program cannot test; a step with such
     a loss is skipped."""
-    with compile_lock:  # the function is the whole process's
+    with tracing_alone():  # the function is the whole process's
         before = torch.Tensor.isfinite
         torch.Tensor.isfinite = lambda _tensor: _AllFinite()
         try:

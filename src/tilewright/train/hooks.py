@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch._dynamo.convert_frame import compile_lock
 from torch.nn.modules import module as modules
 
+from tilewright.frontend.torch.alone import tracing_alone
 from tilewright.frontend.torch.inner import InnerGradients
 from tilewright.support.errors import UnsupportedError
 
@@ -61,7 +61,7 @@ def watched() -> Iterator[list[str]]:
             seen[f"grad_fn.{function.__name__}"] = None
 
     profiler = sys.getprofile()
-    with compile_lock:  # two threads that patch functions by turns would restore each other's patches
+    with tracing_alone():  # two threads that patch functions by turns would restore each other's patches
         before = [(owner, name, owner.__dict__[name]) for owner, name, _ in _PLACES]
         for (owner, name, function), (_, _, what) in zip(before, _PLACES, strict=True):
             setattr(owner, name, noting(owner, function, what))

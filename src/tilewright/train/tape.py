@@ -17,12 +17,12 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
-from torch._dynamo.convert_frame import compile_lock
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from tilewright.frontend.torch.alone import tracing_alone
 from tilewright.frontend.torch.unskip import unskip
 
 aten = torch.ops.aten
@@ -275,7 +275,7 @@ SHORT: dict[Any, Callable[..., Any]] = {
 @contextlib.contextmanager
 def _exporting() -> Iterator[None]:
     """Within the context, code that asks whether it is being exported gets the answer yes."""
-    with compile_lock:  # the flags are the whole process's
+    with tracing_alone():  # the flags are the whole process's
         flags = torch.compiler._is_compiling_flag, torch.compiler._is_exporting_flag
         torch.compiler._is_compiling_flag = torch.compiler._is_exporting_flag = True
         try:

@@ -4,8 +4,7 @@
 
 Errors are collected node by node and raised together at the end.
 
-PyTorch's tracers hold global state, so that one thread traces at a time, under the lock of TorchDynamo's compiler: that
-one is held where a graph of TorchDynamo is imported, and two locks could be taken in two orders.
+PyTorch's tracers hold global state, so that one thread traces at a time, and TorchDynamo compiles nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from torch.fx import Node
 
 from tilewright.frontend.common.emitter import Emitter, check_size
 from tilewright.frontend.common.finish import MALFORMED, finished, located, reason
+from tilewright.frontend.torch.alone import tracing_alone
 from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.example import Dims, read_example
@@ -57,7 +57,7 @@ def import_torch(
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    with compile_lock:
+    with tracing_alone(), compile_lock:
         return _import_torch(model, example, dict(dims or {}), dynamic)
 
 
@@ -126,7 +126,7 @@ def import_training(
 
     Raises as `import_torch`.
     """
-    with compile_lock:
+    with tracing_alone(), compile_lock:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         inputs = read_example(model, example, device)
         program, axes, _ = export_module(model, inputs, dynamic, {}, training=True)
