@@ -75,7 +75,8 @@ def identity(
     decisions: Sequence[str] = (),
     extensions: Sequence[str] = (),
 ) -> str:
-    """A key for the object cache: 32 hexadecimal digits that differ if any input does."""
+    """A kernel's key for the object cache: 32 hexadecimal digits that differ if any argument, the compiler, LLVM or the
+    flag `TILEWRIGHT_SKETCHES` does."""
     inputs = {
         "workload": workload,
         "target": target.fingerprint,

@@ -331,7 +331,8 @@ def _decode(
     canonical: Mapping[Var, Var],
     work: tuple[Work | None, Work | None],
 ) -> CompiledKernel | None:
-    """The kernel that a header describes; None if the header is malformed."""
+    """The kernel that a cached object's `header` describes, with the other arguments as its parts; `canonical` maps its
+    symbols to those of the cached object. None if the header is malformed."""
     try:
         facts = json.loads(header)
         names = {s.name: original for original, s in canonical.items()}

@@ -141,7 +141,8 @@ def _memory(binding: Binding, embedded: bool) -> dict[str, int]:
 
 
 def _load(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> str:
-    """The JavaScript text of the function `load`."""
+    """The JavaScript text of the function `load`, which passes the mathematical functions `needs` to the module. If
+    `embedded`, the module has the weights, else they are fetched. `heap` is the first free address of its memory."""
     n = binding.name
     imports = {name: MATH[name] for name in needs}
     update = "undefined" if embedded else f"files.weights ?? (await fetched('{n}.weights'))"

@@ -209,7 +209,8 @@ def _raced(
     duration: float | None,
     step: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """The races of a model: one, or one for each size of the sweep."""
+    """The reports of races of the model at `path` against the other engines of `choices`: one report, or one for each
+    size in `swept`. `step` is called with a description of each step."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         team = stack.enter_context(Team())
@@ -234,7 +235,8 @@ def _raced(
 
 
 def _entry(path: Path, choices: Choices, swept: Sequence[dict[str, int]], folder: Path) -> Entry:
-    """The model to race, compiled; a compiled file must admit the sizes of the sweep."""
+    """The model at `path`, compiled for the race, with its temporary files in `folder`. A compiled file must admit the
+    sizes in `swept`."""
     if path.suffix != ".tw" or not swept:
         return entry(path, choices, folder)
     (name,) = swept[0]

@@ -166,7 +166,9 @@ def compile_source(
     ragged: tuple[str, str] | None = None,
     compilers: Sequence[str] = (),
 ) -> Program:
-    """Compile a model for any target, without loading the result."""
+    """Compile a model for any target, without loading the result. Arguments are as in `tilewright.compile_program`;
+    `threads` is the flag `TILEWRIGHT_THREADS` if None. Raises UnsupportedError, with a hint, if an operator is
+    missing."""
     import tilewright
 
     count = flags.THREADS() if threads is None else threads
@@ -191,7 +193,8 @@ def open_model(
     fast: str | None = None,
     target: str | None = None,
 ) -> Model:
-    """Compile a model, or load a compiled one, which must have been compiled with these options."""
+    """Compile the model at `path`, or load it if it is a compiled file, which must have been compiled with these
+    options. None stands for an option's default."""
     import tilewright
 
     count = flags.THREADS() if threads is None else threads
@@ -214,7 +217,8 @@ def open_any(
     target: str | None,
     fallback: str,
 ) -> Model | Composite:
-    """The model as of `open_model`, or a composite model if the compiler lacks an operator."""
+    """The model at `path`, as of `open_model`. If the compiler lacks an operator, the result is a composite model,
+    unless `fallback` is "never"; then it raises UnsupportedError."""
     import tilewright
 
     check_choice("fallback", fallback, ("auto", "never"), UsageError)

@@ -230,7 +230,8 @@ class _Work:
     def follower(
         self, recipe: Recipe, factors: Mapping[str, Factors], weights: dict[str, Any], names: Sequence[str]
     ) -> Follower:
-        """The training of a recipe, on those of its samples whose shapes are the first sample's."""
+        """The training by a recipe of `weights`, some of which `factors` replace by products; those in `names` are
+        pruned. It uses the training samples whose shapes are the first sample's."""
         whole = self.maker.read.graph
         static = with_symbols(whole, _sizes(whole, self.maker, self.feeds[0]))
         graph, _ = factored(static, weights, factors)

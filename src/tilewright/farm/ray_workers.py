@@ -111,8 +111,8 @@ def _start(
     seconds: float,
     limits: Limits | None,
 ) -> bool:
-    """Start jobs on the cluster for each class of machines with waiting jobs and free units. Returns whether any was
-    started."""
+    """Start waiting jobs on the cluster as Ray tasks, as many for each class of machines as it has free units, and add
+    them to `running`. A search ends after `seconds`. Returns whether any was started."""
     classes = _waiting(state)
     free = ray.cluster_resources()
     started = False

@@ -222,7 +222,8 @@ def _back(
 
 
 def roll_back(state: State, digest: str, who: str, why: str) -> int:
-    """Withdraw a record from all channels on an operator's order; returns how many it was in."""
+    """Withdraw the record `digest` from all channels on an operator's order, for the log with `who` and `why`; returns
+    from how many channels."""
     count = 0
     with state.database.transaction() as t:
         rows = t.rows("SELECT channel, decision, target, digest FROM channel WHERE digest = ?", (digest,))
@@ -233,7 +234,8 @@ def roll_back(state: State, digest: str, who: str, why: str) -> int:
 
 
 def release(state: State, digest: str, who: str, why: str) -> None:
-    """Release a record from the canary channel on an operator's order. Raises Error if it is not there."""
+    """Move the record `digest` from the canary channel to the stable one on an operator's order, for the log with `who`
+    and `why`. Raises Error if it is not in the canary."""
     with state.database.transaction() as t:
         row = t.row("SELECT decision, target FROM channel WHERE channel = 'canary' AND digest = ?", (digest,))
         if row is None:

@@ -231,7 +231,8 @@ class Function:
         self.emit(f"store {atomic}{value.type} {value.text}, ptr {at.text} {order}, align {_size(value.type)}")
 
     def put(self, value: int, type: str, pointer: Value, offset: Value | int = 0, order: str = "") -> None:
-        """Store a constant to memory."""
+        """Emit the store of a constant of LLVM type `type` at `pointer`, `offset` bytes further; atomic with `order`
+        unless it is ""."""
         self.store(self.value(value, type), pointer, offset, order)
 
     def modify(self, op: str, pointer: Value, value: Value | int, type: str = I64) -> Value:
@@ -244,7 +245,8 @@ class Function:
         return self.modify("add", pointer, value, type)
 
     def swap_if(self, pointer: Value, expected: Value | int, wanted: Value | int, type: str = I64) -> Value:
-        """Compare and swap memory, sequentially consistent; returns whether the swap was made."""
+        """Emit a compare-and-swap, sequentially consistent: the memory at `pointer` becomes `wanted` if it holds
+        `expected`. Returns whether it did, an i1."""
         old, new = self.operand(expected, type), self.operand(wanted, type)
         pair = self.let("", f"cmpxchg ptr {pointer.text}, {type} {old}, {type} {new} seq_cst seq_cst")
         return self.let(I1, f"extractvalue {{ {type}, i1 }} {pair.text}, 1")

@@ -37,8 +37,9 @@ Out = tuple[TensorType, ...]
 
 
 def pooled_extent(extent: Expr, kernel: int, before: int, after: int, stride: int, dilation: int, ceil: bool) -> Expr:
-    """The number of windows along one dimension. With `ceil` a partial window at the end counts if it begins inside the
-    input or the padding before it."""
+    """The number of windows of `kernel` elements along a dimension with `before` and `after` elements of padding. With
+    `ceil` a partial window at the end counts if it begins inside the input or the padding before it. Raises ShapeError
+    if no window fits."""
     span = dilation * (kernel - 1) + 1
     room = extent + (before + after - span)
     size = dim((room + (stride - 1)) // stride + 1 if ceil else room // stride + 1)

@@ -214,7 +214,8 @@ class RecurrentLoops:
             self.cells(sums, products, p, tile * rows, at)
 
     def addend(self, product: Product, time: Expr, row: Expr, panel: Expr, lane: Expr) -> Expr:
-        """The value to which a product is added: a part of gates_x, a vector's element, or zero."""
+        """The value to which a product is added, at one step, row, panel and lane: an element of gates_x or of a vector
+        of the cell, or zero."""
         values = [*self.shares(time, row, panel, lane), *[None] * len(self.program.results), *self.vectors(panel, lane)]
         value = None if product.addend is None else values[product.addend]
         return scalar(0, self.operands.x.dtype) if value is None else value

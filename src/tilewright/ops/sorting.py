@@ -126,8 +126,9 @@ class _Best:
 
 
 def insertion(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """The loop program that sorts by insertion into the list of the best elements so far, which is in the outputs: the
-    first elements fill it; then whole chunks are skipped in which no element is better than its last."""
+    """The loop program that writes the largest or smallest elements of `x` along `axis` to `values`, sorted, and their
+    positions to `indices`, by insertion. The first elements fill the outputs; then whole chunks are skipped in which no
+    element is better than the last."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], values.shape[axis]
     nest = Nest("topk", [x, values, indices])

@@ -195,8 +195,9 @@ class _Bound:
         selected: Callable[[Expr], Expr],
         missing: Cell | None = None,
     ) -> None:
-        """Emit a pass that appends the keys for which `selected` is true to `best`, without branches (each is written,
-        and overwritten if not selected). Vectors without such a key are skipped if most have none."""
+        """Emit a pass that appends the keys for which `selected` is true to `best`, and their indices to `places`, from
+        `picked` on, without branches (each is written, and overwritten if not selected). If most vectors have no key up
+        to `bound`, those are skipped."""
         nest, keys, sparse = self.nest, self.keys, self.extent >= SPARSE * LANES * self.most
         one, none = const(1, i32), const(0, i32)
         with nest.loop("chunk", keys.shape[0] // LANES) as chunk, nest.local("some", i32) as some:

@@ -287,8 +287,8 @@ def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tupl
 
 
 def _load_weights(f: Function, model: Value, weights: Value, executor: Value, first: Value) -> None:
-    """Emit code that copies the addresses of `weights` to the executor's slots, from slot `first` on, if the executor
-    has those of another version."""
+    """Emit code that copies the addresses of `weights` to the executor's slots, from number `first` on, if the
+    executor's slots still hold those of another version of the weights."""
     generation = weights[WEIGHTS.generation]
     with f.when(generation.ne(executor[EXECUTOR.generation])):
         slots = executor + (first * 8 + EXECUTOR.slots)

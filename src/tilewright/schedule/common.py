@@ -35,8 +35,8 @@ def is_common(func: PrimFunc, block: Block, loop: For, thread: Thread) -> bool:
 
 
 def require_common(func: PrimFunc, outer: For, inner: For, thread: Thread, what: str) -> None:
-    """Raise ScheduleError if loop `inner` may not be bound to the index of the enclosing loop `outer`: it must only
-    fill memory that the threads share."""
+    """Raise ScheduleError, which begins with `what`, unless loop `inner` may be bound to the thread index of the
+    enclosing loop `outer`: `inner` may only fill memory that the threads share, and has at most as many iterations."""
     other = next((b for b in blocks_in(inner.body) if not is_common(func, b, outer, thread)), None)
     if other is not None:
         hint = f'{other.name!r} may only write scope "shared", which loop {outer.var.name!r} alone uses'

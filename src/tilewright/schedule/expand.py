@@ -135,8 +135,9 @@ def _without(path: Path, dropped: Sequence[For], new: Block) -> tuple[Path, Stmt
 def _linear(
     func: PrimFunc, source: Block, update: Update, gone: Sequence[BlockIter], what: str
 ) -> tuple[tuple[Expr, ...], tuple[tuple[Fraction, ...], ...], list[dict[Var, Expr]]]:
-    """The contraction as a matrix: (loaded elements, one for each column; rows of constant factors; for each row the
-    values of the iterators at which it is stored)."""
+    """The contraction that block `source` computes as a matrix: (loaded elements, one for each column; rows of constant
+    factors; for each row the values of the spatial iterators at which it is stored). Iterators `gone` are unrolled.
+    Raises ScheduleError, which begins with `what`, if it is no such matrix."""
     spatial = [it for it in gone if it.kind == "spatial"]
     reduce = [it for it in gone if it.kind == "reduce"]
     columns: dict[Expr, int] = {}

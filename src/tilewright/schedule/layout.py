@@ -214,8 +214,8 @@ def _grown_nest(body: Block, loops: Sequence[For], extents: Mapping[Var, Expr]) 
 
 
 def _grown_shape(indices: Sequence[Expr], buffer: Buffer, extents: Mapping[Var, Expr]) -> tuple[Expr, ...]:
-    """The shape of a buffer that is accessed at `indices`, with the enlarged extent in dimensions whose index is an
-    iterator."""
+    """The shape of a buffer accessed at `indices`, where a dimension whose index is a variable in `extents` has the
+    extent from there instead of the buffer's."""
     pairs = zip(indices, buffer.shape, strict=True)
     return tuple(extents.get(i, x) if isinstance(i, Var) else x for i, x in pairs)
 

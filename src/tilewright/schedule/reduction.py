@@ -274,8 +274,8 @@ def _final_nest(
     axis: int,
     used_names: set[str],
 ) -> Stmt:
-    """The loops and the second block of `rfactor`, which reduces `partial` into the output and has the original block's
-    name."""
+    """The loops and the second block of `rfactor`, which reduces `partial` over the loop `factored` into the output and
+    has the name of `source`, the original block."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
     renamed: dict[Var, Expr] = {}
     loops: list[For] = []

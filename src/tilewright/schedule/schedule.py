@@ -194,7 +194,8 @@ class Schedule(DeclaredPrimitives, Recording):
     def tile(
         self, first: LoopRef | str, second: LoopRef | str, first_factor: int, second_factor: int
     ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-        """Split two nested loops and put the inner parts inside: see `loops.tile`."""
+        """Split two nested loops by their factors and put the inner parts inside; returns (outer of `first`, outer of
+        `second`, inner of `first`, inner of `second`). See `loops.tile`."""
         for loop, factor in ((first, first_factor), (second, second_factor)):
             if not isinstance(self._size(loop, factor), int):
                 raise refuse(

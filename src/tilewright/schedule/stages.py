@@ -298,7 +298,7 @@ class Stage(DeclaredPrimitives):
         return outer, inner
 
     def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-        """Tile two axes; returns the outer loops, then the inner ones."""
+        """Tile two axes by their factors; returns the loops (outer x, outer y, inner x, inner y)."""
         loops = self._schedule.tile(self._loop(x), self._loop(y), x_factor, y_factor)
         self.owner.used([x, y], "tile")
         return loops

@@ -121,7 +121,8 @@ class _Copy:
 
 
 def _run_copy(jobs: int, source: int, sink: int, work: Callable[[int], bytes]) -> None:
-    """The main function of a copy; does not return."""
+    """The main function of a forked copy: for each number that it reads from the pipe `jobs`, it writes the result of
+    `work` to the pipe `sink`, whose other end `source` it closes first. Does not return."""
     try:
         os.close(source)
         with contextlib.suppress(Exception):

@@ -380,8 +380,9 @@ def _reduction_body(
     used_names: set[str],
     nothing: bool,
 ) -> tuple[Stmt, Stmt]:
-    """The statements (init, update) of a reduction's block. The update of a reduction over no elements (`nothing`)
-    combines with the identity."""
+    """The statements (init, update) of a reduction's block, which store to `outputs` at index `point`; `bind` replaces
+    variables in its expressions. With `nothing`, the reduction is over no elements, and its update combines with the
+    identity."""
     results, identity = (tuple(map(bind, es)) for es in (reduce.reducer.result, reduce.reducer.identity))
     reducer = replace(reduce.reducer, result=results, identity=identity)
     values = list(identity) if nothing else [bind(v) for v in reduce.values]

@@ -131,7 +131,8 @@ def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str 
 def _external(
     function: Any, sizes: tuple[Size, ...], llvm: str | None, address: int | None, where: str, line: str | None
 ) -> External:
-    """The external function of `te.extern` for what the user passed: a Python function, one of ctypes, or a name."""
+    """The external function of `te.extern` from its argument `function`: a Python function, one of ctypes, or a name.
+    Raises ExpressionError at `where` for anything else, or for options that do not fit."""
     if isinstance(function, str):
         return _named(function, sizes, llvm, address, where, line)
     if llvm is not None or address is not None:

@@ -98,7 +98,8 @@ def sac_critics(
     gamma: float = 0.99,
 ) -> Tensor:
     """Half the mean squares of the soft Bellman errors of all critics (Haarnoja et al., 2018), summed as
-    Stable-Baselines3 does; all of shape [batch]. `next_critics`: the target networks' values of new actions."""
+    Stable-Baselines3 does; all of shape [batch]. `next_critics`: the target networks' values of new actions; `alpha`:
+    the weight of entropy; `gamma`: the discount."""
     least = torch.stack(next_critics).min(0).values - alpha * next_log_prob
     target = (rewards + (1 - done) * gamma * least).detach()
     losses = [F.mse_loss(values, target) for values in critics]

@@ -195,7 +195,7 @@ def AdamW(
     amsgrad: bool = False,
     maximize: bool = False,
 ) -> Adam:
-    """Adam with decoupled weight decay."""
+    """Adam with decoupled weight decay; arguments as in PyTorch."""
     return Adam(lr, betas, eps, weight_decay, decoupled=True, amsgrad=amsgrad, maximize=maximize)
 
 

@@ -27,8 +27,8 @@ class Saved:
 
 
 def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates: list[float], seed: int) -> None:
-    """Write the state of a training step to the file `path` atomically: if the process is killed, the old file
-    remains."""
+    """Write the state of a training step to the file `path`: arrays, the `count` of steps, learning rates and the seed.
+    It is atomic: if the process is killed, the old file remains."""
     from safetensors.numpy import save
 
     facts = {"count": str(count), "rates": json.dumps(rates), "seed": str(seed)}

@@ -142,7 +142,8 @@ def _kernel(
 def _tie(
     key: Key, machine: Target, space: Space, estimates: list[float], timed: dict[str, Timed], incumbent: str
 ) -> Record:
-    """A record that no setting was measured to be better than `incumbent`, the estimates' choice."""
+    """A record that no setting was measured to be better than `incumbent`, the estimates' choice; `timed` has the
+    outcome of each timed setting, `estimates` the estimate of each setting in `space`."""
     by_label = dict(zip(space.labels, estimates, strict=True))
     tried = tuple(
         records.Candidate(

@@ -105,8 +105,10 @@ def run(
     """Run the tuner once with everything it needs passed in; only the journal (and `memory`) outlives the run.
 
     Args:
+        maker: builds the program with other settings.
         program: the untuned program.
         arrays: the inputs of the timed call.
+        seconds: the budget of time; unlimited if None.
         races: where times come from; processes on this machine if None.
         memory: records; none are read or written if None.
     """

@@ -207,8 +207,9 @@ def _evaluated(
     errors: tuple[float, float],
     policy: str = POLICY,
 ) -> Reraced:
-    """The outcome of a claim from races: "verified", with a new record, if at least one regime has a verified gain and
-    none a loss; else "dropped"."""
+    """The outcome of a claim from its races: "verified", with a new record, if at least one regime has a verified gain
+    and none a loss; else "dropped". `turns`: the times of each setting; `errors`: those of the claim's setting and of
+    the estimates' choice."""
     best = max(gains, key=lambda regime: gains[regime].median)
     shown = gains[best]
     lost = [f"{regime} {g}" for regime, g in gains.items() if g.high < 1.0]
@@ -241,8 +242,8 @@ def record_of(
     gain: records.Gain = records.NONE,
     difference: records.Difference | None = None,
 ) -> Record:
-    """The record of the setting of `claim`, which was measured now on this machine. `labels` are those of all settings,
-    the estimates' choice first."""
+    """A new record of the setting of `claim`, as measured now on `machine`: candidates `tried`, and the setting's gain
+    over the estimates' choice, the first of `labels`, which name all settings."""
     return Record.of(
         claim.key,
         machine,

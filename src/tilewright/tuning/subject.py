@@ -43,7 +43,8 @@ def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def calls(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """A program made ready to be timed as users call it, with outputs allocated beforehand."""
+    """A program, loaded from the files `code` and `weights`, ready to be timed as users call it with the file `inputs`;
+    outputs are allocated beforehand."""
     model = _load(code, weights, threads)
     arguments, call = _caller(model, inputs)
     return Prepared(call, lambda: _outputs(model, arguments))

@@ -62,8 +62,8 @@ def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) ->
 
 
 def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int) -> str:
-    """Emit the look-up in a table of 16 f32, at the low four bits of i32 numbers, by AVX2's VPERMPS, which selects
-    among eight by three bits: once in each half, and the fourth bit selects the half."""
+    """Emit the look-up of each i32 `index`, by its low four bits, in a table of 16 f32 whose halves are `low` and
+    `high`. AVX2's VPERMPS selects among eight by three bits: once in each half, and the fourth bit selects the half."""
     half = TABLE // 2
     ty, word = register_type(f32, half), register_type(i32, half)
 

@@ -171,8 +171,8 @@ def _pair(source: DType, width: int, low: float, high: float) -> tuple[str, str]
 
 
 def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: str, width: int) -> str:
-    """Emit a select: `yes` in lanes where the comparison of floats `condition` holds, else `no`. In `condition`, "{s}"
-    stands for the floats' type."""
+    """Emit a select among `width` lanes of LLVM type `kind`: `yes` where the comparison `condition` of floats of type
+    `source` holds, else `no`. In `condition`, "{s}" stands for the LLVM type of these floats."""
     result = out.inst(f"fcmp {condition.format(s=register_type(source, width))}")
     return out.inst(f"select {_vector('i1', width)} {result}, {kind} {yes}, {kind} {no}")
 

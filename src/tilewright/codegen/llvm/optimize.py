@@ -48,8 +48,8 @@ _machines = threading.local()
 
 
 def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachine:
-    """LLVM's code generator for a machine. Each thread caches its last one: creating it takes a third of the time that
-    a small kernel takes, and a compile requests the same one each time."""
+    """LLVM's code generator for a machine, by LLVM's names, at optimization level `opt`. Each thread caches its last
+    one: creating one takes a third of a small kernel's compile time, and a compile requests the same one each time."""
     about = (triple, cpu, features, opt)
     if getattr(_machines, "about", None) != about:
         _machines.machine = machine_for(triple, cpu=cpu, features=features, opt=opt, every_target=True)

@@ -120,6 +120,7 @@ def _follows(starts: Array, begin: int, n: int, width: int) -> bool:
 
 
 def _single(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[Picture]:
-    """Yield transfers of single rows, for lines that step unevenly between their zeros."""
+    """Yield one transfer for each row, for lines whose rows from DRAM are not consecutive there, or lie between
+    padding. `starts` are the lines' first buffer rows; `dram` and `inside` [line, row] are as in `pictures`."""
     rows = (starts[:, None] + np.arange(inside.shape[1])).ravel()
     yield from _padded(rows, dram.reshape(-1, 1), inside.reshape(-1, 1), valid)

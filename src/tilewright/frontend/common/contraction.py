@@ -188,8 +188,8 @@ def _phase_weights(
 
 
 def _interleaved(n: Emitter, y: Value, strides: Sequence[int], groups: int, filters: Expr) -> Value:
-    """The output of all phases, [N, g * s... * F/g, q...], with its elements in their order in the image, [N, F, (q
-    s)...]."""
+    """The image [N, F, (q s)...] from the outputs of all phases, [N, g * s... * F/g, q...], which lie in `y` one after
+    another; each phase has every s-th element."""
     if all(s == 1 for s in strides):
         return y
     rank = len(strides)

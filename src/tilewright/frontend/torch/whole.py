@@ -42,8 +42,8 @@ def _single(x: Any, state: Any, params: Any, biases: bool, *rest: Any) -> tuple[
 
 
 def _pooled(x: Any, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
-    """Max pooling's result for tracing, along the last dimension: an uninitialised tensor. With `ceil`, a last window
-    may reach past the end, but begins before it."""
+    """For tracing only: an uninitialised tensor of the shape and dtype of max pooling along the last dimension. With
+    `ceil`, a last window may reach past the end, but begins before it."""
     window, step, pad, spacing = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
     before = x.shape[-1] + 2 * pad - spacing * (window - 1) - 1
     steps = -(-before // step) if ceil else before // step
@@ -76,8 +76,8 @@ def _covariance(x: Any, **_: Any) -> Any:
 
 
 def _loss(scores: Any, targets: Any, steps: Any, lengths: Any, blank: Any = 0, reduction: int = 1, *_: Any) -> Any:
-    """The result of the CTC loss for tracing: an uninitialised tensor with one loss per sequence (reduction 0), or a
-    scalar."""
+    """For tracing only: an uninitialised tensor of the CTC loss's shape and dtype, which is one loss per sequence
+    (reduction 0), or a scalar."""
     return scores.new_empty(scores.shape[1:2] if reduction == 0 and scores.dim() == 3 else ())
 
 

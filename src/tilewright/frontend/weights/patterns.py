@@ -270,8 +270,8 @@ class _Work:
         return shape[::-1] if self.sparse[w] else shape
 
     def elements(self, n: Emitter, w: Value, rows: Array, width: int) -> tuple[Value, Value]:
-        """(the parameter with `rows`, the blocks of `w` at these rows, [P, J, width]); a row past the last one gives
-        zeros. The pattern is recorded."""
+        """(a new parameter that holds `rows` [P, J], the blocks of the weight `w` in these rows [P, J, width]): panel p
+        takes columns p*width and on. A row number past the last one gives zeros. The pattern is recorded."""
         (depth, columns), (panels, count), transposed = self.sizes(w), rows.shape, self.sparse[w]
         stored = rows.astype(np.uint16) if depth < 1 << 16 else rows
         kind = u16 if stored.dtype == np.uint16 else i32

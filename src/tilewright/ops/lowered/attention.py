@@ -362,7 +362,8 @@ class Stages:
         return stage((*lines, values.shape[3]), element, "result")
 
     def quotient(self, result: Tensor, total: Tensor, keys: Expr, y: TensorType, substituted: bool) -> Tensor:
-        """The weighted sums divided by the sums of weights, in the output's order; zero if there are no keys."""
+        """The weighted sums `result` divided by the sums of weights `total`, in the output's order; zero if there are
+        no keys. With `substituted`, a total of zero counts as one."""
         one, zero = self.number(1.0), self.number(0.0)
 
         def element(*at: Expr) -> Expr:
@@ -446,7 +447,9 @@ def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
 def shares_numpy(
     q: Any, k: Any, attrs: AttentionAttrs, mask: Any, factor: Any, starts: Any = None, guard: Any = 0
 ) -> Any:
-    """The softmax of the scores, [batch, heads, rows, keys], of queries and keys [batch, sequence, heads, depth]."""
+    """The softmax of the scores, [batch, heads, rows, keys], of queries and keys [batch, sequence, heads, depth],
+    multiplied by `factor`. A boolean mask selects scores, any other is added; `starts` are where packed sequences
+    begin; `guard` replaces rows without keys if the attributes ask for that."""
     with np.errstate(all="ignore"):
         scores = np.einsum("bihd,bjhd->bhij", q, k) * factor
         if mask is not None and mask.dtype == bool:

@@ -305,7 +305,8 @@ def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]
 def convolved(
     space: Sequence[Expr], window: Sequence[Expr], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> list[Expr]:
-    """The height and width of a convolution's result."""
+    """The height and width of a convolution's result; `space` are the input's, and `pads` is (top, left, bottom,
+    right)."""
     return [
         dim((size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1)
         for i, (size, extent) in enumerate(zip(space, window, strict=True))

@@ -103,8 +103,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, dot: Dot, target: Target) -> None:
-    """Schedule the sums of a tile in registers, with a group of channels as innermost step: each group of a pixel is
-    multiplied with all panels at once."""
+    """Schedule `block`, the sums of a tile, in registers, with one dot instruction's group of channels as innermost
+    step: each group of a pixel is multiplied with all panels at once."""
     s.set_scope(block, "local")
     own = own_loops(s, block)
     _, panel, *pixels, lane = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]

@@ -76,8 +76,8 @@ class Structure:
         return next(s for s in self.stages if s.name == name)
 
     def operator(self, op: OpDef[A]) -> Operator[A] | None:
-        """The first such operator that the function computes; None if there is none, as in functions that users wrote.
-        Plans recognise functions by this."""
+        """The first use of operator `op` in this function, with its attributes and its stages; None if no stage belongs
+        to `op`, as in functions that users wrote. Plans recognise functions by this."""
         attrs = next((result for s in self.stages if (result := s.attributes(op)) is not None), None)
         return None if attrs is None else Operator(attrs, tuple(s for s in self.stages if s.attributes(op) == attrs))
 

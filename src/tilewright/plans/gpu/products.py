@@ -185,8 +185,9 @@ def _candidates(structure: Structure, target: Target) -> list[Candidate]:
 def _candidate(
     c: Contraction, target: Target, gpu: Gpu, tile: tuple[int, int, int, int], together: int, splits: int
 ) -> Candidate | None:
-    """The candidate with these sizes and its estimate; None if a multiprocessor's registers and shared memory do not
-    hold even one block."""
+    """The candidate with these sizes and its estimate: `tile` is (rows, columns, warps along rows, warps along
+    columns), `together` is 1 if four warps share an instruction, and the depth is split into `splits` parts. None if a
+    multiprocessor's registers and shared memory do not hold even one block."""
     m, n, k, batch = (number(extent_of(x), SYMBOL) for x in (c.rows, c.columns, c.depth, c.batch))
     rows, columns, row_warps, column_warps = tile
     blocks = ceil(m / rows) * ceil(n / columns) * max(1, batch) * splits

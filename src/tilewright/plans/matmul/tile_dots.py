@@ -123,9 +123,9 @@ def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
 
 
 def depths(anchor: Stage, tall: int, wide: int, rows: int | None, dot: Dot, target: Target) -> tuple[int, ...]:
-    """Candidate depths of a block: the largest for which a group of panels and two tiles of rows fit the first-level
-    cache, while the sums of all rows take at most a quarter of the second; () if a single tile has all rows or nothing
-    fits."""
+    """Candidate depths of a block, at most one: the largest with which the first-level cache holds `wide` panels and
+    two tiles of `tall` times `dot.rows` rows, while the sums of all `rows` take at most a quarter of the second level.
+    () if a single tile has all rows or nothing fits."""
     steps = as_int(anchor.reduce[-2].extent) or 1
     if rows is None or rows <= tall * dot.rows:
         return ()
@@ -234,9 +234,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def _depth_blocks(
     s: Schedule, block: BlockRef, order: list[LoopRef], steps: int, rows: int, dot: Dot
 ) -> tuple[BlockRef, BlockRef, LoopRef]:
-    """Split the depth into blocks, each of which all tiles of rows use before the next one, so that panels stay in the
-    first level. Sums over each block are stored, and added for a tile's result. Returns the block that multiplies, the
-    one that stores its registers, and the loop over tiles of rows."""
+    """Split the depth into blocks of `steps` steps, each of which all tiles of `rows` rows use before the next one, so
+    that panels stay in the first-level cache. Sums over each block are stored, and added for a tile's result. Returns
+    the block that multiplies, the one that stores its registers, and the loop over tiles of rows."""
     step = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"][-2]
     outer, _ = s.split(step, factor=steps)
     part = s.rfactor(block, outer)

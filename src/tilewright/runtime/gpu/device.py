@@ -199,7 +199,8 @@ class Device:
 
 
 def _release(d: Driver, device: int, context: int, modules: Memory, calls: Sequence[Memory], blocks: set[int]) -> None:
-    """Release a program's resources. Errors are ignored: if the device is lost, nothing can be released."""
+    """Release a program's resources on a device: the streams of `calls`, the memory at the addresses `blocks`, and the
+    loaded modules. Errors are ignored: if the device is lost, nothing can be released."""
     d.result("cuCtxPushCurrent_v2", context)
     forget: Callable[[int], Any] = function(_code()["tw_gpu_forget"], None, _PTR)
     for call in calls:

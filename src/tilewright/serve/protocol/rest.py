@@ -94,7 +94,8 @@ def parse_infer(
     arrival: float,
     regions: Regions | None = None,
 ) -> Parsed:
-    """Parse an inference request. Raises ServeError that says what is wrong with it."""
+    """Parse an inference request for `model` from its HTTP headers and body. `arrival` is its time in seconds;
+    `regions` are shared memory that it may name. Raises ServeError that says what is wrong with it."""
     length = _json_length(headers.get(JSON_LENGTH), len(body))
     text = bytes(body[:length])
     head = _known_head(text) if length < len(body) and length <= _KNOWN_BYTES else _head(text)

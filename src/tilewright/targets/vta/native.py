@@ -236,8 +236,9 @@ def _number(f: Function, word: Value, layout: Fields) -> Value:
 def _operations(
     f: Function, word: Value, machine: Value, layout: Fields, config: Config
 ) -> Iterator[tuple[Value, Value, Value]]:
-    """Emit the loops of a GEMM or ALU instruction around the statements that follow; yields the rows (dst, src, wgt) of
-    one operation."""
+    """Emit the three nested loops of the GEMM or ALU instruction `word`, in fields of `layout`; the caller emits their
+    body. Yields the row numbers (dst, src, wgt) of one operation; the function returns early if there is none, or
+    micro-operations lie out of range."""
     bgn, end = (_get(f, word, layout, n) for n in ("uop_bgn", "uop_end"))
     with f.when(_number(f, word, layout).eq(0)):
         f.ret(0)
@@ -295,7 +296,8 @@ def _alu(m: Module, config: Config) -> None:
 
 
 def _lanes(f: Function, code: AluOp, x: Value, y: Value, zero: Value, most: Value, vector: str) -> Value:
-    """Emit one operation of the ALU on rows of accumulators; shifts by more than 31 shift by 31."""
+    """Emit one ALU operation `x op y` on rows of accumulators, of LLVM type `vector`. `zero` and `most` are rows of 0
+    and 31: shifts by more than 31 shift by 31."""
     name = f"v{vector.split()[0][1:]}i32"
 
     def bounded(amount: Value) -> Value:

@@ -128,7 +128,8 @@ class _Waits:
         return [self._wait(queue, self.places[Queue.COMPUTE][direct - 1], Queue.COMPUTE)] if direct else []
 
     def _wait(self, queue: Queue, k: int, other: Queue) -> Queue:
-        """Let the next instruction of `queue` wait, by a token, for instruction number `k` of the queue `other`."""
+        """Let the next instruction of `queue` wait for the earlier instruction at index `k` of the program, which runs
+        in the queue `other` and pushes a token. Returns `other`."""
         i = self.program[k]
         self.program[k] = replace(i, tokens=replace(i.tokens, **{_PUSH[other, queue]: True}))
         self.known[queue] = [max(a, b) for a, b in zip(self.known[queue], self.clocks[k], strict=True)]

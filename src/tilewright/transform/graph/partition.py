@@ -315,8 +315,9 @@ class _Writer:
         values: Sequence[Value],
         body: str = "",
     ) -> list[Value]:
-        """Emit the call of a region and a check that it succeeded. Returns the checked results, which take the place of
-        `values`."""
+        """Emit the call of a compiled region, with `inputs` and `weights` as operands and results of `types`, and a
+        check that it succeeded. Returns the checked results; they take the place of `values`, or are new if there are
+        none."""
         assert region.compiled is not None
         attrs = ExternalCallAttrs(
             region.compiler,

@@ -116,7 +116,8 @@ class _Projected:
         return None if self.facts.only_reader(value) is None else self.facts.producer(value, op)
 
     def pays(self, q: Value, k: Value, v: Value, keys: Projection, values: Projection) -> bool:
-        """Whether the rewritten attention needs fewer multiplications."""
+        """Whether attention on the unprojected keys and values needs at most `WORTH` times the usual multiplications.
+        False if the number of queries is unknown."""
         order, heads = self.attrs.order, float(self.attrs.heads)
         _, queries, _, depth = (q.shape[d] for d in ORDERS[order[0]])
         _, length, _, out_depth = (v.shape[d] for d in ORDERS[order[2]])

@@ -90,7 +90,8 @@ class _Rows:
         return self.rewriter.emit(node.op, *inputs, attrs=node.attrs)
 
     def times(self, value: Value | None, count: int | None) -> Value:
-        """Emit a value times the number of summed rows: a value added to each row counts so many times in their sum."""
+        """Emit `value * count`: a value that is added to each of `count` rows counts so many times in their sum.
+        Neither may be None."""
         assert value is not None and count is not None
         number = self.rewriter.emit("constant", value=np.asarray(count, value.dtype.numpy))
         return self.rewriter.emit("mul", value, number)

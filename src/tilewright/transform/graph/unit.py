@@ -164,7 +164,8 @@ def _as_volume(m: Match, flat: dict[Value, _Flat], result: _Flat) -> Value:
 
 
 def _is_alike(v: Value, at: int, output: Value, dim: int) -> bool:
-    """Whether an operand is broadcast along both of two adjacent dimensions or along neither."""
+    """Whether `v` is broadcast along both of the dimensions `dim` and `dim + 1` of `output`, or along neither; `at` is
+    the first of the two in `v`."""
     pair = v.shape[at : at + 2]
     return pair == output.shape[dim : dim + 2] or all(is_const(d, 1) for d in pair)
 

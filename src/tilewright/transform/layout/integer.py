@@ -367,8 +367,8 @@ def _tile(a: Assigner, dot: Dot) -> Dot | None:
 
 
 def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int, dot: Dot, tile: Dot) -> int | None:
-    """The least number of rows for which a product is computed in matrix registers (0: always, None: never), a decision
-    by estimates."""
+    """The least number of rows from which on a product is computed in matrix registers, by `tile`, instead of by the
+    instruction `dot` (0: always, None: never); a decision by estimates."""
 
     def by_dots(count: int) -> float:
         return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)

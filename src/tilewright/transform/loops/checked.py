@@ -82,7 +82,8 @@ Numbered = Callable[[Access], tuple[int, Buffer]]
 
 
 def _guard(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions, numbered: Numbered) -> Stmt:
-    """A statement that runs only if all of its accesses are in bounds, and otherwise reports the first that is not."""
+    """A statement that runs `s` only if all of its accesses are in bounds, and otherwise reports the first that is not.
+    `numbered` returns an access's number and the buffer for the report; `block` is the name of the enclosing block."""
     children = tuple(
         _guard(c, name, inner, known, numbered) for c, name, inner, known in _children(s, block, extents, assumptions)
     )

@@ -127,8 +127,8 @@ def all_rows(s: Stmt, rows: int) -> Stmt:
 
 
 def _with_fewer_copies(s: Stmt, least: int = 1) -> Stmt:
-    """The statement in which loops that LLVM unrolls are unrolled only as often as `BODY` requires, and at least
-    `least` times: versions are much code, and a version of many rows has a long enough body in a step or two."""
+    """The statement with smaller unroll factors: the smallest, from `least` on, with which an iteration stores `BODY`
+    bytes. There are several versions of a loop, and smaller factors keep their code small."""
     if isinstance(s, For) and (note := find(s.notes, Unroll)) is not None:
         copies = _copies(s, note.times, least)
         rest = without(s.notes, Unroll)

@@ -185,7 +185,8 @@ def merge_products(s: Schedule, result: StrassenStages, merged: BlockRef, width:
 def register_tiles(
     s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate, target: Target
 ) -> None:
-    """Schedule the products of a panel in register tiles."""
+    """Schedule `block`, the products of a panel, in register tiles of the candidate's number of rows, inside the loops
+    of `out`, which reads them."""
     row, lane = s.loops(out)[-2:]
     tile, row = s.split(row, factor=candidate.knob("rows"))
     s.compute_at(block, tile)

@@ -78,9 +78,10 @@ def best_pair(
     target: Target,
     directly: bool,
 ) -> tuple[float, WinogradBySize] | None:
-    """(estimate, the best pair of layouts). The estimate is the mean cycles of the best single layout, divided by the
-    pair's gain and multiplied by `MIN_GAIN`, so that it exceeds the single layout's if the gain is less. None if there
-    is no pair, or for fewer than two sizes or equal ones."""
+    """(estimate, the best pair of layouts, between which an image's size decides). The estimate is the mean cycles of
+    the best single layout for `shapes`, divided by the pair's gain and multiplied by `MIN_GAIN`, so that it exceeds the
+    single layout's if the gain is less. `small`: further sizes that the pair is estimated for; `directly`: whether the
+    direct algorithm may be one of the pair. None if there is no pair, or for fewer than two sizes or equal ones."""
     single = ranked(shapes, tiles, target)
     options, sizes = [layout for _, layout in single], (*shapes, *small)
     if len(sizes) < 2 or len({(s.height, s.width) for s in sizes}) != len(sizes):

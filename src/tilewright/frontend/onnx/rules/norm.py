@@ -50,8 +50,8 @@ def batch_norm(n: Call) -> list[Value]:
 def _training(
     n: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, momentum: float
 ) -> list[Value]:
-    """BatchNormalization in training: (the result, normalised by the batch's statistics; running mean; running
-    variance), where old statistics have the weight `momentum`."""
+    """BatchNormalization in training: [the result, normalised by the batch's statistics; new running mean; new running
+    variance]. The old ones, `mean` and `var`, have the weight `momentum`."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     centre, _, spread = variance(n, x, axes)
     vector = (x.shape[1],)

@@ -38,8 +38,8 @@ def padded(
 def same(
     extents: Sequence[Expr], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
 ) -> tuple[list[Expr], list[Expr]]:
-    """(pads before each dimension, pads after) by which auto_pad SAME centres the windows; with `upper`, an odd element
-    is added after, else before."""
+    """(pads before each dimension, pads after) by which auto_pad SAME centres the windows in the input's `extents`;
+    with `upper`, an odd element is added after, else before."""
     before, after = list[Expr](), list[Expr]()
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
         total = missing(extent, d * (k - 1) + 1, s)

@@ -190,7 +190,8 @@ def _in_nchw(call: Call, x: Value, which: str, n: dict[str, list[int]]) -> Value
 
 
 def _batch_groups(call: Call, x: Value, groups: int) -> Value:
-    """Groups of samples, each convolved with filters of its own (`batch_group_count`), as groups of channels."""
+    """`x` [N, C, ...] with its batch split into `groups` parts, laid side by side as channels: [N/groups, groups*C,
+    ...]. So `batch_group_count`, where each part has filters of its own, becomes a grouped convolution."""
     batch, channels, *space = x.shape
     part = dim(batch // groups)
     x = call.reshape(x, (groups, part, channels, *space))

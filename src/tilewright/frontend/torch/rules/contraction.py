@@ -158,7 +158,8 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> list[Value | None]:
-    """The gradients of a convolution by input, weight and bias, None for those that are not `wanted`."""
+    """The gradients of a convolution by input, weight and bias, from its result's gradient `g`; None for each that
+    `wanted` does not ask for."""
     rank = w.type.rank - 2
     s, p, d, e = (tuple(_each(v, rank)) for v in (strides, padding, dilations, extra))
     attrs = ConvTransposeAttrs(s, d, p * 2, groups, e) if transposed else ConvAttrs(s, d, p * 2, groups)
@@ -227,7 +228,8 @@ def flash_attention(
     attn_mask: Value | None = None,
     scale: Operand | None = None,
 ) -> list[Value]:
-    """PyTorch's attention for CPUs, without its second result, which only PyTorch's backward pass reads."""
+    """PyTorch's attention for CPUs, of q, k and v [batch, heads, sequence, depth]. Returns [result], without the second
+    result, which only PyTorch's backward pass reads."""
     return [n.single(attention, q, k, v, attn_mask, dropout, causal, scale)]
 
 
@@ -242,7 +244,8 @@ def attention_backward(
     causal: bool,
     scale: Operand | None,
 ) -> list[Value]:
-    """The gradients of attention by queries, keys and values (`dynamo/attention.py`)."""
+    """The gradients [by q, by k, by v] of attention, from its result's gradient `g`, for the operator in
+    `dynamo/attention.py`. `scale` is 1/sqrt(depth) if None."""
     if scale is None:
         scale = 1 / static(q.shape[-1], "the depth of attention") ** 0.5
     if not isinstance(scale, int | float):

@@ -70,7 +70,8 @@ def _refuse_statistics(n: Call, mean: Value | None, var: Value | None, by_batch:
 def native_batch_norm_without_training(
     n: Call, x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, epsilon: float
 ) -> list[Value]:
-    """Batch norm in evaluation; its results for batch statistics are empty tensors."""
+    """Batch norm in evaluation mode, by the running `mean` and `var`; returns [result, empty, empty], as there are no
+    statistics of a batch."""
     empty = n.filled(0, x.dtype, (0,))
     return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty]
 
@@ -190,7 +191,8 @@ def layer_norm(
 
 @rule("native_layer_norm", single=True)
 def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
-    """Layer norm, with means and reciprocal standard deviations, which are dropped if unused."""
+    """Layer norm over the last dimensions, those of `shape`; returns [result, means, reciprocal standard deviations].
+    The last two are dropped if unused."""
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     _, mean, rstd = _normalised_and_how(n, x, axes, epsilon)
     return [layer_norm(n, x, shape, weight, bias, epsilon), mean, rstd]
@@ -236,7 +238,8 @@ def native_group_norm(
     groups: int,
     epsilon: Any,
 ) -> list[Value]:
-    """Group norm, with the groups' means and reciprocal standard deviations, which are dropped if unused."""
+    """Group norm; returns [result, the groups' means, their reciprocal standard deviations]. The last two have shape
+    [N, groups]; they are dropped if unused."""
     flat = n.reshape(x, (x.shape[0], groups, product(x.shape[2:]) * (x.shape[1] // groups)))
     _, mean, rstd = _normalised_and_how(n, flat, (2,), epsilon)
     moments = (n.reshape(v, (x.shape[0], groups)) for v in (mean, rstd))

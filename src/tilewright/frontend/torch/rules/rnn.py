@@ -40,7 +40,8 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """LSTM layers; returns the states of all steps, the last states and the last cells."""
+    """LSTM layers from initial `states` [h, c] and their weights `params`; returns [h of all steps of the last layer,
+    last h, last c]."""
     return _layers(n, x, states, params, biases, layers, dropout if training else 0.0, bidirectional, batch_first)
 
 
