@@ -164,8 +164,8 @@ def outputs_are_hosts(names: Interface, budget: str | int | None) -> bool:
 def stored(
     graph: Graph, calls: Sequence[Call], places: Mapping[Value, Place], symbols: Sequence[Var], hosts: bool
 ) -> Storage:
-    """The slots of a program's values; some values share memory that is not written yet, such as that of outputs if
-    `hosts`."""
+    """The slots of a program's values, which are at `places`. Some values share memory that is not written yet, with
+    `hosts` also that of outputs."""
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     storage = assign_slots(calls, leading, places, symbols)
     first = len(graph.inputs)
@@ -239,7 +239,8 @@ def _sizes_text(shapes: Sequence[Expr], symbols: Sequence[Var]) -> str:
 
 
 def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[str, Callable[[], str]]:
-    """The texts of `Model.show`, each made on request."""
+    """The texts of `Model.show` by name, each a function that creates it on request, for the kernels of `run` and
+    `prepare`."""
     kernels = [call for part in (run, prepare) for call in part.kernels]
 
     settings = effective_settings()

@@ -255,7 +255,8 @@ class KernelCompiler:
         return self.background.submit(make)
 
     def _launching(self, asked: Asked, header: bytes, flat: PrimFunc) -> Callable[[], bytes]:
-        """The object of a GPU's kernel: the function that launches it, with its PTX."""
+        """A function that creates and caches the object of a GPU's kernel: the host's function that launches it, with
+        its PTX."""
         from tilewright.codegen.ptx.device import ptx_of
         from tilewright.codegen.ptx.emit import emit_module
         from tilewright.codegen.ptx.launcher import launcher_text
@@ -301,7 +302,7 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
 def _encode(
     workspaces: tuple[Workspace, ...], symbols: tuple[Var, ...], alone: bool, cycles: int, canonical: Mapping[Var, Var]
 ) -> bytes:
-    """The header of the object in the cache, over canonical symbols."""
+    """The header, in JSON, of a kernel's object in the cache, with its symbols replaced by those in `canonical`."""
     header = {
         "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in workspaces],
         "symbols": [list(canonical).index(s) for s in symbols],

@@ -99,7 +99,8 @@ def notes(binding: Binding) -> list[str]:
 
 
 def header(binding: Binding, cpu: str, embedded: bool) -> str:
-    """The text of a bundle's C header, NAME.h."""
+    """The text of a bundle's C header, NAME.h, for the processor `cpu`; it declares the weights if the object has them
+    (`embedded`)."""
     upper = binding.name.upper()
     defines = [f"#define {upper}_{name} {number}" for name, number in numbers(binding).items()]
     places = [
@@ -202,7 +203,7 @@ def _files(name: str, embedded: bool) -> list[str]:
 
 
 def cmake(binding: Binding, objects: Sequence[str], libraries: Sequence[str]) -> str:
-    """The text of NAME.cmake: the bundle as an imported library."""
+    """The text of NAME.cmake: a CMake library that links the bundle's object files and the system's `libraries`."""
     n = binding.name
     files = ";".join(f"${{CMAKE_CURRENT_LIST_DIR}}/{o}" for o in objects)
     link = [*objects_of(files), *libraries]

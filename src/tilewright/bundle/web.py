@@ -342,7 +342,8 @@ console.log('done');
 
 
 def texts(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> dict[str, str]:
-    """All texts by the files' names; `needs` are functions of libm that the module imports."""
+    """All text files of a bundle for the web, by name; `needs` are functions of libm that the module imports. For
+    `embedded` and `heap` see `_load`."""
     n = binding.name
     result = {
         f"{n}.js": javascript(binding, needs, embedded, heap),

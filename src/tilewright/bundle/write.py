@@ -76,7 +76,8 @@ def bundle(
 
 
 def _native(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:
-    """The files of a bundle for C, C++ or Rust: an object, and the texts in one language."""
+    """The files of a bundle for C, C++ or Rust, by name: objects, and texts in the language `lang`. Weights are in the
+    object if `embedded` has them."""
     name, embed = binding.name, embedded is not None
     constants = {} if embedded is None else {f"{name}_weights": embedded}
     joined = join(_objects(program, binding, target), [*_functions(binding), *constants], constants)

@@ -122,7 +122,8 @@ class Loads:
 
 
 def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: bool) -> list[Point]:
-    """Send a model these loads, and return the measurements of each."""
+    """Send requests to `model` on the server at `url` at each rate of `loads`; return the measurements at each rate.
+    Inputs are random, with the dimensions `sizes`."""
     from tilewright.serve.load import Http, Local, Target, offer, request_bytes
 
     inputs = random_of(url, model, sizes, loads.seed)
@@ -146,7 +147,8 @@ def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: 
 
 @contextmanager
 def served(path: Path, policy: str, promise: float) -> Iterator[str]:
-    """Start a server for a file in a process of its own, on a free port; yields its address."""
+    """Start a server for the model file `path` in a process of its own, on a free port, which ends with the `with`
+    block; yields its address. `promise`: the latency promised, as for `tilewright serve`."""
     command = [
         sys.executable, "-m", "tilewright.cli", "serve", str(path), "--http-port", "0", "--policy", policy,
         "--promise", str(promise), "--json",
@@ -163,7 +165,8 @@ def served(path: Path, policy: str, promise: float) -> Iterator[str]:
 
 
 def random_of(url: str, model: str, dims: dict[str, int], seed: int) -> dict[str, Any]:
-    """Random inputs that fit the server's description of its model; open dimensions have size 1."""
+    """Random inputs that fit the description of `model` by the server at `url`; open dimensions have their sizes in
+    `dims`, or 1."""
     from tilewright.runtime.examples import random_inputs
     from tilewright.runtime.specs import InputSpec
     from tilewright.serve.client import Client
@@ -208,7 +211,8 @@ def report(points_by_policy: Mapping[str, Sequence[Point]], json: bool) -> None:
 
 
 def draw(points_by_policy: Mapping[str, Sequence[Point]], promise: float, path: Path) -> None:
-    """Draw goodput and latencies over load to an image file."""
+    """Draw goodput and latencies over load, a line for each policy, to the image file `path`. `promise` is in
+    milliseconds."""
     from matplotlib import pyplot
 
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4))

@@ -85,7 +85,8 @@ class Entry:
 
 
 def entry(path: Path, choices: Choices, folder: Path) -> Entry:
-    """A model, compiled as by `tilewright compile`; raises the same errors."""
+    """The model at `path`, compiled as by `tilewright compile` into `folder`, as an entry of a race; raises the same
+    errors."""
     options = choices.precision, choices.fast, choices.target
     if path.suffix == ".tw":
         model = open_model(path, choices.threads, choices.dims, *options)

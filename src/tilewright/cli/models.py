@@ -236,7 +236,7 @@ def open_any(
 
 
 def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], where: str) -> None:
-    """Raise an error for dimensions that a compiled program does not have, or whose stated sizes it does not admit."""
+    """Raise one ModelError for all of `dims` that a compiled program does not have as `symbols`, or that are ranges."""
     known = {symbol.name for symbol in symbols}
     problems = Problems()
     for name, said in dims.items():

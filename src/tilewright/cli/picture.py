@@ -129,7 +129,7 @@ def _draw_roofline(axes: Any, kernels: Sequence[Kernel], roofline: Roofline, col
 
 
 def _draw_threads(axes: Any, timeline: Timeline, colours: dict[str, Any]) -> float:
-    """Draw the last traced call: kernels of each thread, and waits in them; returns its microseconds."""
+    """Draw the last traced call: kernels of each thread, and waits; returns the call's microseconds."""
     call = timeline.of("call")[-1]
     for s in (*timeline.of("kernel"), *timeline.of("wait")):
         if call.begin <= s.begin < call.end:

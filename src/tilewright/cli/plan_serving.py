@@ -57,7 +57,8 @@ def plan_serving(
 
 
 def read(path: Path, headroom: float, *, quiet: bool) -> list[Demand]:
-    """The demands in a file. Raises one error that lists all problems of the file."""
+    """The demands of all models in the TOML file `path`, with rates times `headroom`. Raises one error that lists all
+    problems of the file."""
     from tilewright.serve.packing.plan import Demand
 
     try:
@@ -92,8 +93,8 @@ def _is_point(rows: Any, ms: Any) -> bool:
 
 
 def _times(name: str, said: Mapping[str, Any], folder: Path, quiet: bool) -> tuple[Callable[[int], float], int]:
-    """(function from rows to seconds of a batch, the most rows) for a model: it is timed here, or the file states
-    points."""
+    """(a function from rows to seconds of a batch, the most rows) for the model `name`, whose table in the file is
+    `said`: either it is timed here, or the table has points."""
     from tilewright.serve.batching.estimates import Estimates
     from tilewright.serve.opening import Source, open_source
 

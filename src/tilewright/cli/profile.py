@@ -177,7 +177,8 @@ def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:
 
 
 def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: int) -> tuple[Shape, Profile, Timeline]:
-    """(the call's sizes and time, its profile by kernel, its timeline) from calls of the model with these sizes."""
+    """(the call's sizes and time, its profile by kernel, its timeline) from `calls` calls of the model with random
+    inputs of these sizes."""
     created = random_inputs(model.inputs, dims, seed)
     inputs = [created[spec.name] for spec in model.inputs]
     for _ in range(SETTLING_CALLS):

@@ -77,7 +77,8 @@ def _interrupt(*_: object) -> None:
 
 
 def _follow(working: Relay, until: int | None, seconds: float | None, json: bool) -> bool:
-    """Show each version that arrives; returns whether `until` was reached, or was None."""
+    """Show each version that arrives, for at most `seconds`; returns True once the store has version `until`. Without
+    `until`, it returns True after `seconds`."""
     deadline = None if seconds is None else time.monotonic() + seconds
     published, error = 0, None
     while True:

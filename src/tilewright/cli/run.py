@@ -137,7 +137,8 @@ def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[st
 
 
 def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
-    """One output compared with the expected one, as data for JSON."""
+    """The output `name` compared with the expected array `wanted`, as data for JSON: its error relative to the largest
+    expected number, and whether that is at most `rtol`."""
     if result is None or result.shape != wanted.shape:
         got = "no such output" if result is None else f"shape {result.shape} in place of {wanted.shape}"
         return {"output": name, "equal": False, "error": got}

@@ -112,7 +112,8 @@ def mark_single(state: State, grace: float = GRACE_SECONDS) -> int:
 
 
 def sign(state: State, key: SigningKey, most: int = 1000) -> int:
-    """Sign valid records that are confirmed or marked as single-host; returns how many."""
+    """Sign at most `most` valid records that are confirmed or marked as single-host; returns how many. One that
+    disagrees with its row in the database is refused."""
     with state.database.transaction() as t:
         rows = t.rows(
             "SELECT digest, content, decision, target, compiler, setting, untuned, median, low, high, time FROM record"

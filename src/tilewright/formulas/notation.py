@@ -124,7 +124,8 @@ def _parts(text: str, sign: str) -> list[tuple[str, int]]:
 
 
 def _letters(source: Source, text: str, offset: int) -> Term:
-    """Parse a term of einsum, in which each letter is an axis."""
+    """Parse a term of einsum, `text`, which is at `offset` in the source: each letter is an axis. Raises its error for
+    a dot that is no part of an ellipsis."""
     groups: list[Group] = []
     for match in re.finditer(r"\.\.\.|[A-Za-z]|\.", text):
         at = (offset + match.start(), offset + match.end())

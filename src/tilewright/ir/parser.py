@@ -29,7 +29,8 @@ def parse_expr(
 def parse_stmt(
     text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = (), *, source: str = "<text>"
 ) -> Stmt:
-    """The statement (or sequence) that `text` prints; names as in `parse_expr`."""
+    """Parse a statement, or a sequence of them, as printed. Free names in `text` are those of `variables` and
+    `buffers`, as in `parse_expr`."""
     return _whole(Cursor(text, source, _scope(variables, buffers)), loopparser.statements)
 
 

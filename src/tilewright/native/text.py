@@ -84,7 +84,8 @@ class Writer:
         return name
 
     def declare(self, name: str, result: str, arguments: Sequence[str], attributes: str = "") -> str:
-        """Declare a function once in the module; returns `@name`."""
+        """Declare an external function once in the module, by the LLVM types of its result and arguments; returns
+        `@name`."""
         symbol = identifier(name, "@")
         self.declarations.setdefault(
             name, f"declare {result} {symbol}({', '.join(arguments)}){' ' + attributes if attributes else ''}"

@@ -39,7 +39,8 @@ class OrtValue:
     def ortvalue_from_shape_and_type(
         cls, shape: Sequence[int], element_type: Any, device: str | OrtDevice = "cpu", device_id: int = 0
     ) -> OrtValue:
-        """A tensor whose elements have no values yet; the type is NumPy's, or ONNX's number of one."""
+        """A tensor whose elements have no values yet; the type is NumPy's, or ONNX's number of one. Raises an error for
+        a device other than the CPU."""
         check_device(device)
         return cls(np.empty(tuple(shape), element_dtype(element_type)))
 

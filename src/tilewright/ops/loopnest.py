@@ -92,7 +92,8 @@ class Nest:
 
     @contextmanager
     def allocate(self, name: str, dtype: DType, shape: Sequence[Any], scope: Scope = "local") -> Iterator[Buffer]:
-        """Allocate a buffer for the statements of the context."""
+        """Allocate a buffer for the statements that are emitted inside the `with` block; yields it. Its name begins
+        with `name`."""
         buffer = Buffer(fresh_name(name, self.used_names), dtype, tuple(as_expr(d) for d in shape), scope)
         self.stack.append([])
         yield buffer

@@ -139,8 +139,8 @@ class Part:
                 self._keep(types, {}, form)
 
     def plan(self, result: Survey) -> CutForm:
-        """Cut the section into smaller parts by the survey `result`, and keep this form for all calls of the stated
-        types."""
+        """Cut the section into smaller parts as the survey `result` says, and return them. If the types of all inputs
+        are stated, later calls with these types use the same parts."""
         form = self._cut(result)
         names = self.section.inputs
         if all(name in self.types for name in names):

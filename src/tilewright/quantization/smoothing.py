@@ -103,7 +103,8 @@ def smoothed(maker: Maker, choices: Sequence[Mapping[Value, Any]]) -> list[Maker
 def worth(
     factors: Factors, sites: Sequence[Site], unsmoothed: Mapping[str, LayerError], smooth: Mapping[str, LayerError]
 ) -> Factors:
-    """The factors that reduce the total error of the products which read the value."""
+    """The factors of values whose products have a clearly smaller total error with them (`smooth`) than without
+    (`unsmoothed`)."""
     before, after = dict[Value, float](), dict[Value, float]()
     for site in sites:
         x = site.node.inputs[0]

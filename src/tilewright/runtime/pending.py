@@ -46,7 +46,8 @@ class Background:
         _live.add(self)
 
     def submit(self, call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
-        """Submit a call; the returned `Pending` has its result or raises its error."""
+        """Submit the call `call(*inputs, out=out, **named)`, without `out` if it is None; the returned `Pending` has
+        its result or raises its error."""
         pending = Pending()
         self._started().submit(_make, pending, call, inputs, {**named, **({} if out is None else {"out": out})})
         return pending
@@ -72,7 +73,7 @@ class Background:
 
 
 def in_background(call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
-    """Make a call by the shared threads of the process."""
+    """Submit a call to the shared threads of the process, with arguments as in `submit`."""
     return _background.submit(call, inputs, out, named)
 
 

@@ -22,7 +22,8 @@ def refused(manifest: Manifest, number: int, word: Array) -> Error:
 
 
 def check_assumptions(manifest: Manifest, dims: Sequence[int], holds: Sequence[int]) -> None:
-    """Raise CallError naming each assumption that is violated, with its sizes."""
+    """Raise CallError that lists each of the program's assumptions which is violated at the sizes `dims`; `holds` is
+    nonzero for each that holds."""
     problems, sizes = Problems(), dict(zip((s.name for s in manifest.symbols), dims, strict=True))
     for a, held in zip(manifest.assumptions, holds, strict=True):
         if not held:

@@ -178,7 +178,8 @@ class Schedule(DeclaredPrimitives, Recording):
         nparts: Factor = None,
         factors: Sequence[Factor] | None = None,
     ) -> tuple[LoopRef, ...]:
-        """Split a loop into nested ones: see `loops.split`."""
+        """Split a loop into nested ones, by a factor, a number of parts or all factors; returns them, outermost first.
+        See `loops.split`."""
         size, count = self._size(loop, factor), self._size(loop, nparts)
         sizes = None if factors is None else tuple(self._size(loop, f) for f in factors)
         new, names = loops.split(self.func, self._name(loop), size, nparts=count, factors=sizes)
@@ -278,7 +279,8 @@ class Schedule(DeclaredPrimitives, Recording):
     def cache_read(
         self, block: BlockRef | str, buffer: str, scope: str, consumers: Sequence[BlockRef | str] = ()
     ) -> BlockRef:
-        """Read through a new buffer: see `memory.cache_read`."""
+        """Let `block`, and the blocks `consumers`, read `buffer` through a new buffer in `scope`; returns the block
+        that copies. See `memory.cache_read`."""
         new, name = memory.cache_read(self.func, self._name(block), buffer, scope, tuple(map(self._name, consumers)))
         others = tuple(self._ref("b", c) for c in consumers)
         inputs = (self._ref("b", block), buffer, scope)

@@ -53,7 +53,7 @@ class Point:
 
 
 def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: float | None) -> bytes:
-    """The bytes of a complete HTTP request for inference by `model`, with binary tensors."""
+    """The bytes of a complete HTTP request to the server at `url` for inference by `model`, with binary tensors."""
     parts = urlsplit(url)
     head, tail = binary_request(inputs, timeout=timeout)
     body = head + tail

@@ -87,7 +87,8 @@ class Replica:
     async def infer(
         self, inputs: Mapping[str, Any], *, timeout: float | None = None, priority: int = 0
     ) -> dict[str, Any]:
-        """The outputs by name for one request. Raises ServeError if the request is refused."""
+        """The outputs by name for one request. Raises ServeError if it is refused, or would not be answered within
+        `timeout` seconds."""
         request = Request(self._served.name, inputs, time.monotonic(), timeout=timeout, priority=priority)
         return dict((await self._answer(request)).outputs)
 

@@ -107,7 +107,8 @@ def sac_critics(
 
 
 def sac_actor(critics: list[Tensor], log_prob: Tensor, alpha: float | Tensor) -> Tensor:
-    """The loss of the actor: the negated soft values of its new actions."""
+    """The loss of SAC's actor: the mean of alpha * log_prob - the least of the critics' values, for its new actions
+    [batch]."""
     return (alpha * log_prob - torch.stack(critics).min(0).values).mean()
 
 

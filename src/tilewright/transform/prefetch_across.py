@@ -89,7 +89,8 @@ def plan_prefetch(
 def _host(
     kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], rate: float, target: Target
 ) -> int | None:
-    """The index of the kernel that prefetches the weights of the last one; None if none does."""
+    """The index of the kernel that prefetches the weights of the last kernel, one of `hosts` (index -> bytes that it
+    may prefetch); None if none does. `rate` is bytes per cycle."""
     if not hosts:
         return None
     reader = len(kernels) - 1

@@ -1,4 +1,4 @@
-"""The note on attention whose products are computed in matrix registers."""
+"""The choice of attention whose products are computed in matrix registers, as a note on its node."""
 
 from __future__ import annotations
 

@@ -90,7 +90,8 @@ class Detector:
         self.written, self.read, self.also_read = _seen(size), _seen(size), _seen(size)
 
     def reads(self, at: Array, who: Array, what: int) -> None:
-        """Record that threads read elements, one each. Raises InterpretError for a race."""
+        """Record that threads `who` read elements `at`, one each, in the statement with number `what`. Raises
+        InterpretError for a race."""
         unit = self.meetings.of(who)
         now = self.meetings.count[unit]
         self._check(self.written, "writes", at, who, unit, now, what, "reads")
@@ -102,7 +103,8 @@ class Detector:
         self.also_read.note(at[others], who[others], now[others], what)
 
     def writes(self, at: Array, who: Array, what: int) -> None:
-        """Record that threads write elements, one each. Raises InterpretError for a race."""
+        """Record that threads `who` write elements `at`, one each, in the statement with number `what`. Raises
+        InterpretError for a race."""
         unit = self.meetings.of(who)
         now = self.meetings.count[unit]
         self._check(self.written, "writes", at, who, unit, now, what, "writes")

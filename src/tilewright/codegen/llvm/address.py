@@ -233,8 +233,8 @@ def _varying_offset(s: State, p: Poly, k: int, width: int) -> str:
 
 
 def is_own(s: State, buffer: Buffer, access: Access, start: int, width: int) -> bool:
-    """Whether all lanes, active or not, lie inside an allocation of this function, so that the access needs no mask.
-    LLVM turns allocations into registers only if their accesses are unmasked."""
+    """Whether all `width` lanes from `start` on, active or not, lie inside an allocation of this function, so that the
+    access needs no mask. LLVM turns allocations into registers only if their accesses are unmasked."""
     first = as_constant(access.base)
     elements = s.pointer(buffer).elements
     if first is None or not elements or not is_contiguous(access, start, width):

@@ -50,8 +50,8 @@ def permuted(out: Writer, index: str, table: str, width: int) -> str:
 
 
 def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) -> str:
-    """Emit the look-up in a table of 32 f32 in two registers by VPERMI2PS: for each lane the entry at the low five bits
-    of its i32 in `index`."""
+    """Emit the look-up in a table of 32 f32, in the registers `low` and `high`, by VPERMI2PS: for each of `width` lanes
+    the entry at the low five bits of its i32 in `index`."""
     ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
 
     def call(parts: list[str], size: int) -> str:
@@ -78,8 +78,8 @@ def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int)
 
 
 def byte_entries(out: Writer, index: str, table: Sequence[str], width: int) -> str:
-    """Emit the look-up in a table of 256 bytes, in four vectors of 64, at numbers of u8, by VPERMI2B: seven bits of a
-    number pick among 128 entries, the eighth says which."""
+    """Emit the look-up in a table of 256 bytes, in four vectors of 64, at `width` numbers of u8 in `index`, by
+    VPERMI2B: seven bits of a number pick among 128 entries, the eighth selects the half."""
     size = 64
     ty = register_type(u8, size)
     name = f"llvm.x86.avx512.vpermi2var.qi.{size * 8}"

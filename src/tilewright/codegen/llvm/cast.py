@@ -105,8 +105,8 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 
 def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Emit the conversion of a float to a narrow integer, by way of i32 and clamped before, since LLVM would saturate
-    lane by lane."""
+    """Emit the conversion of `a`, `width` floats of type `source`, to a narrow integer type, by way of i32 and clamped
+    before, since LLVM would saturate lane by lane."""
     bounded = _bounded(out, a, source, _pair(source, width, to.min, to.max), width)
     whole = out.inst(f"fptosi {register_type(source, width)} {bounded} to {_vector('i32', width)}")
     return _narrow(out, a, whole, source, to, width)
@@ -158,7 +158,7 @@ def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) ->
 
 
 def _bounded(out: Writer, a: str, source: DType, bounds: tuple[str, str], width: int) -> str:
-    """Emit `a` clamped to `bounds`; NaN becomes the lower bound."""
+    """Emit `a`, a vector of `width` floats of type `source`, clamped to `bounds`; NaN becomes the lower bound."""
     s, i1 = register_type(source, width), _vector("i1", width)
     for compare, limit in zip(("ogt", "olt"), bounds, strict=True):
         inside = out.inst(f"fcmp {compare} {s} {a}, {limit}")
@@ -178,7 +178,8 @@ def _where(out: Writer, condition: str, source: DType, yes: str, no: str, kind: 
 
 
 def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Emit the conversion of integers to floats; f16 and bf16 by way of f32, as NumPy does."""
+    """Emit the conversion of `a`, `width` integers of type `source`, to floats; f16 and bf16 by way of f32, as NumPy
+    does."""
     opcode = "sitofp" if source.kind == "int" else "uitofp"
     s = register_type(source, width)
     if to in (f32, f64):

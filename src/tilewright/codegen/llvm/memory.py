@@ -296,7 +296,8 @@ def _is_part_of_a_byte(t: DType) -> bool:
 
 
 def _collect(s: State, buffer: Buffer, offsets: Sequence[Poly], width: int) -> str:
-    """Scalar loads put into a vector: on most CPUs faster than a gather."""
+    """Emit the load of a buffer's elements at `offsets`, one for each of `width` lanes, as scalars put into a vector:
+    on most CPUs this is faster than a gather."""
     ty, element = register_type(buffer.dtype, width), register_type(buffer.dtype)
     vector = "poison"
     for lane, p in enumerate(offsets):
@@ -347,7 +348,8 @@ def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> 
 
 
 def _masked_load(s: State, t: DType, where: str, align: int, width: int, mask: str) -> str:
-    """Emit a masked load of a vector in its type in memory; lanes that are off are zero."""
+    """Emit a masked load of `width` elements from address `where`, as a vector of their type in memory; lanes that are
+    off are zero."""
     ty = memory_type(t, width)
     name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
     symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])

@@ -161,9 +161,9 @@ def _held(s: State, region: Region, t: DType) -> list[str]:
 
 
 def _values(s: State, region: Region, t: DType) -> list[str]:
-    """Load the registers of the fragment of B that belongs to an A of `_held`. No instruction transposes f32, so each
-    element is loaded by itself: lines of 8 elements for even depths lie before those for odd ones, and 32 threads read
-    128 bytes."""
+    """Load the registers of a fragment of matrix B, of type `t`, from shared memory. No instruction transposes f32, so
+    each element is loaded by itself: lines of 8 elements for even depths lie before those for odd ones, and 32 threads
+    read 128 bytes."""
     if t is not f32:
         return _fragment(s, region, 2, True, (0, CORE))
     base, _ = address(s, region.buffer, buffer_offset(s, region.buffer, of_lane_0(s, region)))

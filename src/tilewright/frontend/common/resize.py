@@ -37,8 +37,8 @@ def resize_axis(n: Emitter, x: Value, **arguments: Any) -> Value:
 
 
 def sampled(n: Emitter, x: Value, axis: int, size: Expr) -> Value:
-    """`x`, which has elements along `axis`, as is required to compute `size` samples of them. It is not checked where
-    an empty axis has no samples either, as a size that is the extent times a scale."""
+    """`x`, with a check that it has elements along `axis`, from which `size` samples are computed. There is no check
+    where an empty axis has no samples either, such as where `size` is the extent times a scale."""
     extent = x.shape[axis]
     if isinstance(extent, Var) and as_int(simplify(substitute(size, {extent: as_expr(0)}))) == 0:
         return x

@@ -195,7 +195,8 @@ def _q4_1(blocks: Array) -> CodedWeight:
 
 
 def _q4_k(blocks: Array) -> CodedWeight:
-    """Eight groups of 32 with scales and offsets of 6 bits."""
+    """Decode blocks [rows, count, bytes] of GGUF's format Q4_K: codes of 4 bits in eight groups of 32, whose scales and
+    offsets have 6 bits."""
     low, high, mixed = (blocks[..., at : at + 4] for at in (4, 8, 12))
     scales = np.concatenate((low & 63, (mixed & 15) | (low >> 2 & 48)), axis=-1).astype(np.float32)
     mins = np.concatenate((high & 63, (mixed >> 4) | (high >> 2 & 48)), axis=-1).astype(np.float32)
@@ -207,7 +208,8 @@ def _q4_k(blocks: Array) -> CodedWeight:
 
 
 def _q6_k(blocks: Array) -> CodedWeight:
-    """Sixteen groups of 16 with scales of 8 bits; codes of 6 bits become bytes."""
+    """Decode blocks [rows, count, bytes] of GGUF's format Q6_K: sixteen groups of 16 with scales of 8 bits; codes of 6
+    bits become bytes."""
     rows, count, _ = blocks.shape
     low = _unpaired(blocks[..., :128].reshape(rows, count, 2, 64))
     shifts = np.arange(0, 8, 2, dtype=np.uint8).reshape(4, 1)

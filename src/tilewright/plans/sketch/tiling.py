@@ -201,8 +201,9 @@ def registers(
     rows: Sequence[tuple[int, int]],
     packed: tuple[int, ...],
 ) -> int:
-    """The number of registers of a step of a tile: the results, the loaded vectors that several results share, one for
-    a broadcast element, and two for computation."""
+    """The number of registers of a step of a tile of `vectors` vectors and `rows`, (iterator, iterations) pairs: the
+    results, the loaded vectors that several results share, one for a broadcast element, and two for computation.
+    `packed`: the indices of loads that are contiguous along `lane`."""
     retained = vectors * prod(n for _, n in rows)
     shared = 0
     for k, access in enumerate(loads):

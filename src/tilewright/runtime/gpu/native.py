@@ -150,9 +150,9 @@ def _launch(m: Module) -> None:
 
 
 def _encode(m: Module) -> None:
-    """Define `tw_gpu_encode(call, map, about, address)`, which launchers call to create an array's tensor map from
-    `about`: type, rank, bytes of an element, five sizes and five of the box (`codegen/ptx/launcher.py`). Arrays without
-    elements get none, as nothing is launched for them."""
+    """Define `tw_gpu_encode(call, map, about, address)`, which launchers call to write the tensor map of the array at
+    `address` to `map`. `about` has its type, rank, bytes of an element, five sizes of the array and five of the box
+    (`codegen/ptx/launcher.py`). Arrays without elements get none, as nothing is launched for them."""
     params = [(n, PTR) for n in ("call", "map", "about", "address")]
     with m.function("tw_gpu_encode", VOID, params) as (f, (call, out, about, array)):
         steps, boxes, ones = f.space(8 * _MAX_RANK), f.space(4 * _MAX_RANK), f.space(4 * _MAX_RANK)

@@ -52,7 +52,8 @@ class Outcome:
 
 
 def arrivals(load: Load, seconds: float, source: random.Random) -> Iterator[float]:
-    """Random times of requests: a Poisson process of bursts of geometric size."""
+    """Random times of requests, in seconds below `seconds`: a Poisson process of bursts of geometric size, at the rate
+    of `load`."""
     now = 0.0
     while True:
         now += source.expovariate(load.rate / load.burst)

@@ -249,7 +249,8 @@ class _Rewriter:
         return ops.emit1(builder, "transpose", rows, perm=_inverse(_rows_first(axis, past.type.rank)))
 
     def longer(self, builder: GraphBuilder, cache: Rows, added: Value | None, axis: int) -> Value:
-        """Emit all rows with the new ones appended, in the type and the order of dimensions of the model's output."""
+        """Emit all rows of a cache with the rows in `added` appended along `axis`, in the type and the order of
+        dimensions of the model's output."""
         assert added is not None
         perm = _rows_first(axis, added.type.rank)
         new = Rows(ops.emit1(builder, "transpose", added, perm=perm))

@@ -67,7 +67,7 @@ def in_columns(graph: Graph, block: int) -> frozenset[Value]:
 def tied(
     result: AbstractSet[Value], makers: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]]
 ) -> list[set[Value]]:
-    """Divide the values into sets that are connected by nodes other than products."""
+    """Divide the values `result` into sets that are connected by nodes other than products."""
     parts: list[set[Value]] = []
     for start in result:
         if any(start in part for part in parts):

@@ -32,7 +32,8 @@ def in_pairs(a: Assigner, node: Node, rows: Value, depth: int, columns: int, dot
 
 
 def product_of_pairs(a: Assigner, pair: Dot, rows: Value, w: Value, transpose: bool, columns: int) -> Value:
-    """Emit a product by the instruction `pair`, whose second factor is packed for it."""
+    """Emit the product of `rows` and the weight `w`, with `columns` columns, by the instruction `pair`, for which `w`
+    is packed. With `transpose`, `w` is stored as [columns, depth]."""
     axis = w.type.rank - (1 if transpose else 2)
     if more := -(as_int(w.shape[axis]) or 0) % pair.group:
         w = a.longer(w, axis, more)

@@ -248,7 +248,8 @@ class _Deferred:
 
 
 def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str]) -> _Deferred | None:
-    """A tile's epilogue, split from its products; None if it computes nothing."""
+    """The statement `moved`, which computes one of `tiles`, split into its products and the epilogue for its first
+    `rows` rows; None if the epilogue computes nothing or has another form."""
     if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
         return None
     tile, (*before, last) = moved.buffer, moved.body.stmts

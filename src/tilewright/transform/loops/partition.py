@@ -150,7 +150,7 @@ class _Partition:
     # -- one loop after another
 
     def pieces(self, how: _Split, outer: dict[Var, Expr], budget: int) -> Iterator[Stmt]:
-        """The head, main part and tail of a split loop, each a loop or its only iteration."""
+        """Yield the head, main part and tail of the loop that `how` splits, each a loop or its only iteration."""
         loop, an = how.loop, how.an
         if how.has_head:
             yield self.end(how, _range(loop, an, const(0), how.start), outer, budget)

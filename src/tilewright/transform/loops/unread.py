@@ -178,7 +178,8 @@ class _Stopper:
         return replace(loop, extent=an.simplify((count + (size - 1)) // size), body=map_stmt(loop.body, following))
 
     def end_of(self, store: Store, loop: For, inside: list[Stmt], outer: Loops) -> Expr | None:
-        """The iteration from which on all indices that a store writes are at or above the limit."""
+        """The iteration of `loop` from which on all indices that `store` writes are at or above the limit; None if it
+        cannot be determined. `inside`: the statements in the loop; `outer`: the extents of the enclosing loops."""
         inner = {s.var: s.extent for s in inside if isinstance(s, For)}
         an = Analyzer({**outer, loop.var: loop.extent, **inner})
         parts = coefficient(an.form(store.indices[self.place]), loop.var)

@@ -67,8 +67,8 @@ def _lane_store(s: Stmt) -> tuple[For, Store, list[Expr], list[Expr]] | None:
 
 
 def _grown(allocation: Allocate, an: Analyzer) -> Allocate:
-    """An allocation enlarged to a place for each lane of its stores, if a line may have fewer elements than a
-    vector."""
+    """The allocation, with its last dimension enlarged so that every lane of the vectors stored to it is in bounds;
+    unchanged if it is large enough, or would need more than `MAX_EXTRA` elements."""
     old, body = allocation.buffer, allocation.body
     stores = [s for s in walk(body) if isinstance(s, Store) and s.buffer == old and s.indices]
     ends = [an.bounds(s.indices[-1]).hi for s in stores]

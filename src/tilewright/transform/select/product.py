@@ -155,8 +155,8 @@ def _packed_cycles(problem: Splitting, enclosing: Surroundings, rows: int) -> fl
 
 
 def _split_cycles(terms: int, tile: Dot, problem: Splitting, enclosing: Surroundings, rows: int) -> float:
-    """The estimated cycles of a product as `terms` products of bf16 pieces, times the factor by which these must be
-    faster than the f32 product."""
+    """The estimated cycles of the product `problem` with `rows` rows, as `terms` products of bf16 pieces in matrix
+    registers, times the factor by which these must be faster than the f32 product."""
     one, target = Product(rows, problem.columns, problem.depth), enclosing.target
     if problem.packed:
         cycles = problem.times * split_cost(one, terms, enclosing.weight_bytes, tile, target).cycles

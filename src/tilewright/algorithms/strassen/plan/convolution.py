@@ -141,8 +141,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """The settings of the plan to consider: all strips with their best register tiles, and the best strips with all
-    register tiles."""
+    """The settings of the plan to consider, by estimate: (number of pixels computed at once, rows of a register tile);
+    all of the former with their best tiles, and the best of them with all tiles."""
     result, conv = stages(structure, CONV_STRASSEN), structure.operator(CONV_STRASSEN)
     assert result is not None and conv is not None
     (out,) = conv.stages[-1].writes

@@ -161,7 +161,8 @@ def sum_quarters(s: Schedule, block: BlockRef, lanes: int, target: Target) -> No
 
 
 def merge_products(s: Schedule, result: StrassenStages, merged: BlockRef, width: int, target: Target) -> LoopRef:
-    """Schedule the output, a panel of products at a time. Returns the loop over panels."""
+    """Schedule the output of a product by Strassen's method, a panel of `width` columns at a time, with `merged`, the
+    sums of products, computed inside. Returns the loop over panels."""
     out = s.block(result.rest[-1].name)
     lanes = lanes_of(result.merged, target)
     half, across = (-(-as_int(d.extent) // 2) for d in result.rest[-1].spatial[-2:])  # type: ignore[operator]

@@ -68,7 +68,7 @@ def linspace(n: Call, start: Any, end: Any, steps: Any, **_: Any) -> Value:
 
 @rule("logspace", "tilewright::logspace", single=True)
 def logspace(n: Call, start: Any, end: Any, steps: Any, base: float = 10.0, **_: Any) -> Value:
-    """Powers of a base, whose exponents are spaced as `linspace` spaces them."""
+    """Powers of `base`, whose exponents are evenly spaced from `start` to `end`, as those of `linspace`."""
     numbers = _spaced_numbers(n, start, end, steps, base)
     return numbers or n.emit("pow", n.operand(base, n.dtype), _spaced(n, start, end))
 

@@ -120,7 +120,7 @@ def native_batch_norm_of_batch(
 
 
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
-    """Batch norm by the statistics of the batch alone, without running ones."""
+    """Batch norm of x [N, C, ...] by the statistics of the batch alone, without running ones."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)  # type: ignore[no-any-return]
 
