@@ -223,7 +223,8 @@ class MaxPoolIndicesAttrs(MaxPoolAttrs):
 
 def _indices_infer(types: Types, attrs: MaxPoolIndicesAttrs) -> Out:
     """The type rule of `max_pool_indices`: the flat index into the whole input of each window's first maximum in
-    row-major order. `storage_order` 1 counts the spatial part in column-major order."""
+    row-major order, or of its last NaN, as in PyTorch. `storage_order` 1 counts the spatial part in column-major
+    order."""
     t = infer_shape(types, attrs)
     return (TensorType(i64, t.shape),)
 
@@ -244,15 +245,19 @@ def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
     return index * product(extents) + within
 
 
-def first_max() -> Any:
+def first_max(*, last_nan: bool = False) -> Any:
     """A reducer of (value, position) pairs to the largest value and its first position; NaN is larger than every
-    number."""
+    number. With `last_nan` the position of NaN is its last one, as in PyTorch."""
 
     def combine(a: Any, b: Any) -> Any:
         greater, same = b[0] > a[0], call("eq", a[0], b[0])
         if b[0].dtype.is_float:
             nan_a, nan_b = call("isnan", a[0]), call("isnan", b[0])
-            greater, same = greater | (nan_b & call("not", nan_a)), same | (nan_a & nan_b)
+            greater, both = greater | (nan_b & call("not", nan_a)), nan_a & nan_b
+            if last_nan:
+                greater = greater | (both & (b[1] > a[1]))
+            else:
+                same = same | both
         takes = greater | (same & (b[1] < a[1]))
         return select(takes, b[0], a[0]), select(takes, b[1], a[1])
 
@@ -263,7 +268,7 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
     x = need(inputs[0])
     rank = x.ndim - 2
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
-    reducer = first_max()
+    reducer = first_max(last_nan=True)
 
     def element(n: Expr, c: Expr, *space: Expr) -> Any:
         inside: Expr = const(True)
@@ -292,8 +297,9 @@ def indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[An
     values = np.stack(window_views(x, attrs, fill, out))
     places = np.stack(window_views(flat, attrs, np.iinfo(np.int64).max, out))
     best = values.max(axis=0)
-    same = (values == best) | ((values != values) & (best != best))  # a NaN is greater than every number
-    first = np.where(same, places, np.iinfo(np.int64).max).min(axis=0)
+    first = np.where(values == best, places, np.iinfo(np.int64).max).min(axis=0)
+    nan = values != values  # greater than every number
+    first = np.where(best != best, np.where(nan, places, -1).max(axis=0), first)
     if attrs.storage_order:
         columns = np.arange(spatial.size).reshape(spatial.shape, order="F").ravel()
         first = first - first % spatial.size + columns[first % spatial.size]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -177,3 +178,18 @@ def test_writes_to_windows(length: int, size: int, step: int, serves: bool) -> N
     else:
         with pytest.raises(UnsupportedError, match="windows"):
             check(function, (x, x))
+
+
+def test_the_index_of_a_window_with_nan_is_that_of_the_last_one() -> None:
+    x = torch.randn(1, 2, 6, 8)
+    x[..., ::2, ::2] = math.nan
+    x[:, 1, 3] = 9.0  # equal numbers: the first one
+
+    def pooled(x: Any) -> Any:
+        single = torch.nn.functional.max_pool1d(x[0, 0], 4, return_indices=True)[1]
+        overlapping = torch.nn.functional.max_pool2d(x, 3, 2, 1, ceil_mode=True, return_indices=True)[1]
+        return single, overlapping, torch.nn.functional.max_pool2d(x, 2, return_indices=True)[1]
+
+    module = Functional(pooled)
+    for got, expected in zip(tw.compile(module, (x,), dynamic=None)(x), pooled(x), strict=True):
+        assert torch.equal(torch.as_tensor(np.asarray(got)), expected)

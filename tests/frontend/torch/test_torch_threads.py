@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -77,3 +79,29 @@ def test_patched_functions_are_restored_whatever_threads_do() -> None:
 
     assert _all_at_once([watch] * 4) == []
     assert torch.inference_mode.__enter__ is before
+
+
+FORKED = """
+import os, threading, time
+from tilewright.frontend.torch.alone import tracing_alone
+
+def trace():
+    with tracing_alone():
+        started.set()
+        time.sleep(0.2)
+
+started = threading.Event()
+threading.Thread(target=trace).start()
+started.wait()
+child = os.fork()
+with tracing_alone():
+    if not child:
+        os._exit(0)
+print(os.waitpid(child, 0)[1])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no fork")
+def test_a_child_forked_while_another_thread_traces_can_trace() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKED]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "0\n"

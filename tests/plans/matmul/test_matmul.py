@@ -622,7 +622,7 @@ def test_weights_that_no_one_prefetches_are_waited_for_in_the_first_pass() -> No
 def test_an_operand_from_the_second_level_is_read_once_by_a_small_number_of_rows(rows: int) -> None:
     """A panel of unpacked rows that stays in the first level arrives there in the first pass, which waits for it."""
     target = Target.parse("emeraldrapids")
-    product = Product(rows, 128, 96, count=9, unpacked=True)
+    product = Product(rows, 128, 96, count=9)
     assert product.level(target) == "l2"
     best = min(tiles(rows, 16, 128, 96, 4, target), key=lambda t: estimate(t, product, target).cycles)
     assert best.rows == rows

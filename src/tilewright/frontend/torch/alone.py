@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Iterator
 
 _lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child forked while another thread traces would wait for ever
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 @contextlib.contextmanager
