@@ -528,7 +528,8 @@ def _read_deferred(run: Graph, target: Target) -> int | None:
 
 
 def _exported(dialect: str, source: Callable[[], Source]) -> str:
-    """The text of a graph for another compiler, made by a package that few compiles need."""
+    """The text of the graph of `source` in the dialect "linalg" or "stablehlo", made by a package that few compiles
+    import."""
     from tilewright.codegen.linalg import linalg_text
     from tilewright.codegen.stablehlo import stablehlo_text
 

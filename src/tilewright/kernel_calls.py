@@ -131,7 +131,7 @@ def _grouped(
 
 
 def _region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:
-    """The kernel calls of a loop or branch, flattened. Names of its kernels begin with `path`."""
+    """The kernel calls of `node`, a loop or branch of `graph`, flattened. Names of its kernels begin with `path`."""
     names = names_of(graph)
     while any(name.startswith(path) for name in names):
         path += "_"

@@ -229,7 +229,8 @@ class KernelCompiler:
         return entry
 
     def _compiled(self, asked: Asked) -> tuple[bytes, Callable[[], bytes], Facts]:
-        """Compile a kernel now: its header, its object, and the facts in the header."""
+        """Compile a kernel now; returns (the header of its object, a function that waits for the object, the facts in
+        the header)."""
         texts = KernelTexts(asked.func, asked.target, asked.prefetch, self.log)
         flat = replace(texts.flat, name=asked.symbol)
         facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)

@@ -41,8 +41,8 @@ _Pair = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Straight:
-    """A straight-line program: `variables[k]` is the linear combination that value number `inputs + k` stands for, and
-    `rows` are those of the results."""
+    """A straight-line program. Values number 0 to `inputs - 1` are the inputs; value number `inputs + k` is the linear
+    combination `variables[k]` of earlier values, and `rows` are the combinations that are the results."""
 
     inputs: int
     variables: tuple[Terms, ...]

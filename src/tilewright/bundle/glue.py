@@ -176,7 +176,8 @@ def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Val
 
 
 def _rows(f: Function, binding: Binding, arguments: dict[str, Value]) -> Value:
-    """Emit the computation of the number of rows that a call appends to the state."""
+    """Emit the computation, from the sizes among `arguments`, of the number of rows that a call appends to the
+    state."""
     assert binding.manifest.state is not None
     values: dict[str, Value] = {}
     for size in binding.sizes:

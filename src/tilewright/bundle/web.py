@@ -132,7 +132,8 @@ _CLOSE = """\
 
 
 def _memory(binding: Binding, embedded: bool) -> dict[str, int]:
-    """The blocks of memory that JavaScript places: the size in bytes of each, by name."""
+    """The blocks of memory that JavaScript places: the size in bytes of each, by name. If `embedded`, the module has
+    the weights."""
     parts = {"weights": 0 if embedded else binding.weight_bytes, "constants": binding.constant_bytes}
     parts |= {"workspace": binding.workspace_bytes, "activations": binding.activations.nbytes}
     parts |= {} if binding.state is None else {"state": binding.state.nbytes}
@@ -305,7 +306,7 @@ def _input_type(array: Array) -> str:
 
 
 def package(binding: Binding, embedded: bool) -> str:
-    """The text of package.json, of a bundle for the web."""
+    """The text of package.json of a bundle for the web; if `embedded`, there is no file of weights."""
     n = binding.name
     files = [f"{n}.js", f"{n}.d.ts", f"{n}.wasm", *([] if embedded else [f"{n}.weights"])]
     files += [f"{n}.worker.js"] if binding.threads > 1 else []

@@ -128,7 +128,8 @@ def _functions(binding: Binding) -> list[str]:
 
 
 def _texts(binding: Binding, lang: str, embed: bool) -> dict[str, str]:
-    """The texts of a bundle in the language `lang`, by file name."""
+    """The texts of a bundle in the language `lang`, by file name; with `embed`, the example uses weights in the
+    object."""
     match lang:
         case "cpp":
             return {f"{binding.name}.hpp": cpp.header(binding), "main.cpp": cpp.example(binding, embed)}

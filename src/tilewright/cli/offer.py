@@ -112,7 +112,7 @@ def _loop(server: WeightServer, watch: Path | None, seconds: float | None, json:
 
 
 def _state(path: Path | None) -> tuple[int, int, int] | None:
-    """Inode, size and time of a file, by which a change is noticed; None if there is no file."""
+    """(inode, size, time of modification in ns) of a file, by which a change is noticed; None if there is no file."""
     if path is None:
         return None
     try:

@@ -183,7 +183,8 @@ def declared_inputs(path: str, dims: Mapping[str, int], seed: int) -> dict[str, 
 
 
 def _arrays(path: str, specs: Sequence[Any]) -> dict[str, Array]:
-    """The inputs in a file, converted to the model's types where NumPy files lack these."""
+    """The inputs among `specs` that the file at `path` has, by name, converted to the model's types where NumPy files
+    lack these."""
     arrays = load_arrays(path)
     return {s.name: arrays[s.name].astype(BY_NAME[s.dtype].numpy, copy=False) for s in specs if s.name in arrays}
 

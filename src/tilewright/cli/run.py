@@ -129,7 +129,8 @@ def _save(path: Path, arrays: dict[str, Array]) -> None:
 
 
 def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[str, Any]]:
-    """For each expected output, its largest error relative to the largest expected magnitude."""
+    """For each output in the file `expect`, its largest error relative to the largest expected magnitude, and whether
+    that is at most `rtol`, as data for JSON."""
     wanted = read_arrays(expect)
     if not isinstance(wanted, dict):
         raise CallError("holds no outputs by name", where=str(expect), expected="an .npz file")

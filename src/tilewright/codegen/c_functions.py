@@ -159,7 +159,8 @@ def _defined(name: str, signature: Signature, source: Source) -> CFunction:
 
 
 def _read(path: Path, where: str) -> str | bytes:
-    """The content of a file with LLVM text (".ll") or of an object."""
+    """The content of a file with LLVM text (".ll") or of an object. Raises CompileError, at `where`, if it cannot be
+    read."""
     try:
         return path.read_text(encoding="utf-8") if path.suffix == ".ll" else path.read_bytes()
     except (OSError, UnicodeDecodeError) as error:

@@ -49,7 +49,8 @@ class GraphCompiler:
     """Nodes of parts whose compilation failed for a reason that the survey did not foresee."""
 
     def run(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
-        """Compile the graph to a boxed function of its placeholders; returns it with a report."""
+        """Compile the graph, for inputs like `examples`, to a function of its placeholders in one list; returns it with
+        a report."""
         with unset_fake_temporarily():  # constants of the graph are real tensors
             return self.built(examples)
 

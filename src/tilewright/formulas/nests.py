@@ -294,8 +294,9 @@ class _Reader:
     def lifted(
         self, node: Node, scope: tuple[str, ...], s: Statement, ranges: tuple[Range, ...], conditions: list[Node]
     ) -> tuple[Node, list[Node]]:
-        """`node` with each reduction in it replaced by a read of a new nest that computes it, and those of `conditions`
-        that none of these nests took over."""
+        """(`node` with each reduction in it replaced by a read of a new nest that computes it, the rest of
+        `conditions`). A nest takes over conditions on its own indices. `scope`: the indices outside of `node`; `s`: its
+        statement."""
         if isinstance(node, Reduction):
             return self.nest(node, scope, s, ranges, conditions)
         result: list[Node] = []

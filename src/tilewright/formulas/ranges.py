@@ -295,7 +295,7 @@ def _same(a: Expr, b: Expr) -> bool:
 
 
 def _tighter(index: str, a: _End, b: _End, scope: Scope) -> _End:
-    """The bound, `a` or `b`, that ends first. Raises ComprehensionError if that is not known."""
+    """The bound of `index`, `a` or `b`, that ends first. Raises ComprehensionError if that is not known."""
     if _same(a.end, b.end) or prove(a.end <= b.end):
         return a
     if prove(b.end <= a.end):

@@ -42,9 +42,9 @@ class Source:
         return f"    {shown}\n    {indent}{'^' * min(marked, _WIDEST)}"
 
     def error(self, what: str, at: At, **details: Any) -> ComprehensionError:
-        """An error about a piece of the text."""
+        """A ComprehensionError with the message `what`, about the piece `at` of the text."""
         return ComprehensionError(what, excerpt=self.excerpt(at), where=self.place(at), **details)
 
     def fail(self, what: str, at: At, **details: Any) -> NoReturn:
-        """Raise ComprehensionError about a piece of the text."""
+        """Raise a ComprehensionError with the message `what`, about the piece `at` of the text."""
         raise self.error(what, at, **details)

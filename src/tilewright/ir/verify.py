@@ -221,7 +221,7 @@ class _FuncVerifier:
             self.buffer(load.buffer, where)
 
     def _survey(self, e: Expr, where: str) -> tuple[tuple[Var, ...], tuple[Load, ...]]:
-        """The variables and loads of `e`; reports its problems that do not depend on its place."""
+        """(variables, loads) of `e`; reports, at `where`, its problems that do not depend on its place."""
         for problem in _wrong_everywhere(e):
             self.report(problem, where)
         return variables(e), loads(e)

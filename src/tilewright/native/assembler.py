@@ -241,7 +241,8 @@ class Function:
         return self.let(type, f"atomicrmw {op} ptr {pointer.text}, {type} {self.operand(value, type)} seq_cst")
 
     def add_atomic(self, pointer: Value, value: Value | int, type: str = I64) -> Value:
-        """Atomically add to memory, sequentially consistent; returns the previous value."""
+        """Emit an atomic addition of `value` to memory at `pointer`, sequentially consistent; returns the previous
+        value."""
         return self.modify("add", pointer, value, type)
 
     def swap_if(self, pointer: Value, expected: Value | int, wanted: Value | int, type: str = I64) -> Value:

@@ -152,7 +152,7 @@ class _Linker:
         return part
 
     def _place_stubs(self, code: _Part, imports: Iterable[str]) -> None:
-        """Write a jump through the table of addresses for each function from outside."""
+        """Append to `code`, for each of the external functions `imports`, a jump through the table of addresses."""
         code.data += bytes(-len(code.data) % _STUB)
         for name in imports:
             self.stubs[name] = code.at + len(code.data)
@@ -215,7 +215,7 @@ def _after(part: _Part) -> int:
 
 
 def _strings(names: Iterable[str]) -> tuple[bytearray, dict[str, int]]:
-    """A string table, and the offset of each string in it."""
+    """(a string table with `names`, the offset of each name in it)."""
     data, offsets = bytearray(b"\0"), dict[str, int]()
     for name in names:
         offsets[name] = len(data)

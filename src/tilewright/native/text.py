@@ -93,7 +93,7 @@ class Writer:
         return symbol
 
     def table(self, element: str, entries: Sequence[str]) -> str:
-        """Define a constant array, once for each content; returns `@name`."""
+        """Define a constant array of `entries` of LLVM type `element`, once for each content; returns `@name`."""
         content = f"[{len(entries)} x {element}] [{', '.join(f'{element} {entry}' for entry in entries)}]"
         return self.tables.setdefault(content, f"@table.{len(self.tables)}")
 
@@ -104,7 +104,8 @@ class Writer:
         return f"@tile.{list(self.tiles).index(body)}"
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
-        """Call an LLVM intrinsic or library function; arguments are (type, operand)."""
+        """Emit a call of an LLVM intrinsic or library function with result type `result`; arguments are (type,
+        operand). Returns the result."""
         symbol = self.declare(name, result, [t for t, _ in arguments])
         operands = ", ".join(f"{t} {v}" for t, v in arguments)
         return self.inst(f"call {flags + ' ' if flags else ''}{result} {symbol}({operands})")

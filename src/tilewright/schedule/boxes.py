@@ -59,7 +59,8 @@ def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...]
 
 
 def _starts(box: Box, sizes: Sequence[Expr]) -> Box:
-    """The starts at which a part with `sizes` has at least one element in `box`."""
+    """The box of all starts from which a part of `sizes` elements has at least one element in `box`; None stays
+    None."""
     return tuple(None if r is None else (r[0] - (size - 1), r[1]) for r, size in zip(box, sizes, strict=True))
 
 

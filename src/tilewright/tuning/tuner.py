@@ -510,8 +510,8 @@ class Tuner:
         return result, loadings, off
 
     def _verified(self, incumbent: Built, built: Built, turn: str = "") -> tuple[tuple[tuple[float, ...], ...], float]:
-        """(ratios of a whole-model race by loading, the challenger's error) from the journal, or measured now; ((),
-        0.0) if the race failed."""
+        """(ratios of a whole-model race of `built` against `incumbent` by loading, the error of `built`) from the
+        journal, or measured now; ((), 0.0) if the race failed. `turn` distinguishes repeated races."""
         name = f"race {turn}{digest([repr(sorted(b.forced.items())) for b in (incumbent, built)])}"
         stored = self.journal.result(name)
         if stored is not None:

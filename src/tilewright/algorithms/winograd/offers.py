@@ -187,7 +187,8 @@ def transformed(enclosing: Surroundings, node: Node, maps: Maps = maps_of) -> tu
 
 
 def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
-    """The numbers of outputs of a tile per side that a setting of `fast` allows."""
+    """The numbers of outputs of a tile per side that a setting of `fast` allows for filters with `window` taps per side
+    at this stride."""
     return tuple(_tiles(window, stride, setting))
 
 

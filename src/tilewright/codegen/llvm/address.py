@@ -194,7 +194,8 @@ def _remember_address(s: State, operand: str, element: str, p: Poly, index: str 
 
 
 def buffer_offset(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Poly:
-    """The element offset of an access, with the lane's copy if each lane has its own."""
+    """The offset, in elements, of an access to `buffer` at `indices`; if each lane has its own copy, that of the
+    element in the lane's copy."""
     p = s.converter.offset(buffer, indices)
     copies = s.pointer(buffer).copies
     if copies > 1:

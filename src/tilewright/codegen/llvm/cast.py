@@ -24,7 +24,7 @@ def _vector(element: str, width: int) -> str:
 
 
 def to_f32(out: Writer, a: str, t: DType, width: int) -> str:
-    """Emit the exact conversion of f16 or bf16 to f32."""
+    """Emit the exact conversion of `a`, `width` numbers of type f16 or bf16, to f32."""
     wide = register_type(f32, width)
     if t is f16:
         return out.inst(f"fpext {register_type(f16, width)} {a} to {wide}")

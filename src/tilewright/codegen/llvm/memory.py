@@ -284,7 +284,8 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
 
 
 def _load_row(s: State, buffer: Buffer, p: Poly, width: int) -> str:
-    """A row of a tile in its type in memory; elements of less than 8 bits take a byte each."""
+    """Emit the load of a tile's row, `width` elements from offset `p` on, in its type in memory; elements of less than
+    8 bits take a byte each."""
     if not _is_part_of_a_byte(buffer.dtype):
         return _load_contiguous(s, buffer, p, width)
     where, align = address(s, buffer, p)
@@ -439,8 +440,9 @@ def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
 
 
 def _only_lane(s: State, start: int, width: int) -> int | None:
-    """The only lane of a vector that is on, if that is known; else None. LLVM 22 makes one 32-bit store of narrowed
-    elements under such a mask, which overwrites the bytes after the element."""
+    """The only active lane of the vector of `width` lanes from `start` on, if it is known that there is only one; else
+    None. LLVM 22 emits one 32-bit store of narrowed elements under such a mask, which overwrites the bytes after the
+    element."""
     span = None if s.mask is None else s.mask.span
     if s.on is not None:
         lanes = [k for k in range(width) if s.on[start + k]]

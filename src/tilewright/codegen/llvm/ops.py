@@ -214,7 +214,8 @@ class Ops:
         )  # fmt: skip
 
     def extern(self, name: str, types: Sequence[DType], args: Sequence[str], width: int, result: DType) -> str:
-        """Emit a call of the C function of operator `name` for each lane."""
+        """Emit, for each lane, a call with `args` of the C function of operator `name`; returns the vector of results
+        of type `result`."""
         ty = f"{_EXTENSION.get(result, '')} {register_type(result)}".lstrip()
         passed = [f"{register_type(t)} {_EXTENSION.get(t, '')}".rstrip() for t in types]
         symbol = self.out.declare(name, ty, passed, "nounwind willreturn memory(none)")

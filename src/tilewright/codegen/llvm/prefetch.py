@@ -63,7 +63,8 @@ def emit_prefetch(s: State, stmt: For) -> None:
 
 
 def _line(s: State, buffer: Buffer, offset: Poly, locality: int) -> None:
-    """Emit a prefetch of the cache line that contains the element at `offset`."""
+    """Emit a prefetch of the cache line that contains a buffer's element at `offset`. `locality` is LLVM's: 0 (none) to
+    3 (into all levels)."""
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     place, _ = address(s, buffer, offset)
     s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")

@@ -308,7 +308,8 @@ class Regions:
         self.checks += 1
 
     def by_one_thread(self, effect: str, label: str) -> None:
-        """Emit an instruction that thread 0 alone executes while the others wait."""
+        """Emit the instruction `effect`, which thread 0 alone executes while the others wait. `label` begins the names
+        of the blocks."""
         out = self.out
         first = out.inst("icmp eq i64 %tid, 0")
         out.branch(first, f"{label}.one", f"{label}.all")

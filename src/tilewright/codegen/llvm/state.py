@@ -251,7 +251,7 @@ class State:
         return results
 
     def remember_store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
-        """Remember the value that a later load of a just written element returns."""
+        """Remember that `value` has just been stored to `buffer` at `indices`, for later loads of this element."""
         if not any(buffer.name in self._mutable(i) for i in indices):
             self.remember(Load(buffer, indices), value)
 

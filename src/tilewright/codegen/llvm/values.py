@@ -121,7 +121,7 @@ def splat_literal(operand: str, element: str) -> str:
 
 @lru_cache(maxsize=1 << 12)
 def vector_literal(values: tuple[int, ...], element: str) -> str:
-    """A vector constant of integers."""
+    """The LLVM text of a vector constant of integers, whose type is `element`."""
     if len(set(values)) == 1:
         return splat_literal(str(values[0]), element)
     return "<" + ", ".join(f"{element} {v}" for v in values) + ">"

@@ -86,7 +86,7 @@ class Writer:
         return own
 
     def op(self, kind: str, inputs: Sequence[str | None], /, **attributes: Any) -> str:
-        """Add a node with one output; returns that output's fresh name."""
+        """Add a node of ONNX's operator `kind` with one output; returns that output's fresh name."""
         return self.several(kind, inputs, [self.shared.fresh(kind.lower())], **attributes)[0]
 
     def several(
@@ -116,7 +116,8 @@ class Writer:
         return self.shared.constants[key]
 
     def initializer(self, array: Any, hint: str) -> str:
-        """Add an initializer with these elements, which is shared with no other; returns its name."""
+        """Add an initializer with the elements of `array`, which is shared with no other; returns its name, which
+        begins with `hint`."""
         name = self.shared.fresh(hint)
         self.shared.initializers.append(numpy_helper.from_array(np.asarray(array), name))
         return name

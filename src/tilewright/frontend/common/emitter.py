@@ -201,7 +201,7 @@ class Emitter:
 
 
 def _span(low: Any, high: Any) -> str:
-    """The range of allowed numbers in words, for a message."""
+    """The range of allowed numbers in words, for a message; None stands for no limit."""
     if high is None:
         return f"at least {low}"
     return f"at most {high}" if low is None else f"{low} to {high}"

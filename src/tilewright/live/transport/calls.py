@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def send_message(channel: Channel, kind: Kind, message: bytes | Array) -> None:
-    """Send a message, of bytes, as a CALL or an ANSWER."""
+    """Send a message of bytes over the channel, as `kind`: a CALL or an ANSWER."""
     data = memoryview(message if isinstance(message, bytes) else message.data).cast("B")
     channel.send(kind, _LENGTH.pack(len(data)))
     for at in range(0, len(data), CHUNK):

@@ -352,7 +352,8 @@ class Layers(Rewriter):
         return self.emit("transpose", split, perm=(0, 2, 4, 5, 1, 3))
 
     def bias(self, offset: Value | None, channels: int, blocks: int, layer: Convolution | Product) -> Value:
-        """Emit the bias of a layer in blocks, plus half a step for rounding and the layer's offset."""
+        """Emit the i32 bias of a layer as [blocks, BLOCK]: `offset` (zeros if None) plus half a unit of the shift, so
+        that it rounds, and the layer's output offset."""
         q, most = layer.requantised, most_bias(layer)
         total = self.integer(_half(q.shift), channels)
         if offset is not None:

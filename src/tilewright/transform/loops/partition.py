@@ -163,8 +163,9 @@ class _Partition:
             yield self.end(how, _range(loop, an, how.stop, end), outer, budget)
 
     def end(self, how: _Split, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """`s` as a version for the head or tail of a split loop. It is marked as finished if all conditions had one
-        bound: its extent may be hard to compare, and the same conditions would seem to allow another split forever."""
+        """A version of `s`, the head or tail of the loop that `how` splits. It is marked as finished if all conditions
+        had one bound: its extent may be hard to compare, and the same conditions would seem to allow another split
+        forever."""
         version = self.version(s, outer, budget)
         if how.is_last and isinstance(s, For) and s.var is how.loop.var and isinstance(version, For):
             self.whole.add(version.var)
@@ -173,8 +174,8 @@ class _Partition:
     # -- one loop that chooses inside
 
     def choice(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """The loop with `if start <= key and key < stop { main } else { rest }` in place of the statement `focus` in
-        its body."""
+        """The loop that `how` splits, with `if start <= key and key < stop { main } else { rest }` in place of the
+        statement `focus` in its body."""
         loop = how.loop
         inside = {**outer, loop.var: loop.extent}
         body = replace_stmt(loop.body, focus, self.chosen(how, focus, outer, budget))

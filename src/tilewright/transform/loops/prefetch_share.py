@@ -35,8 +35,8 @@ class WeightPrefetch:
 
 
 def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> PrimFunc:
-    """A flat function with one more parameter, before its workspaces, part of which its longest loop nest prefetches,
-    if it has one. `line`: bytes of a cache line."""
+    """A flat function with one more parameter, before its workspaces: the weights of a later kernel, of which its
+    longest loop nest, if it has one, prefetches as many bytes as `prefetch` says. `line`: bytes of a cache line."""
     upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(prefetch.size),))
     count = len(func.params) - len(func.workspaces)
     params = (*func.params[:count], upcoming, *func.params[count:])

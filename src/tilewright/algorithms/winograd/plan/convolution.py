@@ -186,7 +186,7 @@ def transform(result: WinogradStages) -> Winograd:
 
 
 def problems(result: WinogradStages, structure: Structure, target: Target) -> tuple[WinogradProblem, ...]:
-    """The problems by which the convolution is estimated, one for each number of images."""
+    """The problems by which the convolution with stages `result` is estimated, one for each number of images."""
     model = working_set(0.0, structure.func.notes, target)
     return problems_of(result.attrs, _result(result).shape, model, dot_of(result.product, target))
 

@@ -280,7 +280,8 @@ def one_block_a_thread(parts: int, target: Target) -> bool:
 
 
 def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target) -> float:
-    """The factor on the time of blocks that threads cannot share well."""
+    """The factor on the estimated time: `SHORT_BLOCKS` if there are several blocks and threads cannot share one well,
+    else 1.0."""
     blocks = times(shape, choice, block)
     return SHORT_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 

@@ -33,7 +33,8 @@ def leaky_relu(n: Call, x: Value, negative_slope: float = 0.01) -> Value:
 def rrelu(
     n: Call, x: Value, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, _: Any = None
 ) -> Value:
-    """Leaky ReLU by the middle of both slopes, of which training draws one for each element."""
+    """Leaky ReLU whose slope is the middle of `lower` and `upper`. Raises an error in training, which draws a slope for
+    each element."""
     if training:
         raise n.unsupported("in training")
     return n.emit("leaky_relu", x, alpha=(lower + upper) / 2)

@@ -147,7 +147,7 @@ def bucketize(n: Call, values: Operand, row: Value, *, out_int32: bool = False, 
 
 @rule("isin")
 def isin(n: Call, elements: Operand, tests: Operand, *, assume_unique: bool = False, invert: bool = False) -> Value:
-    """Whether each of `elements` is among `tests`, by comparing it with all of them."""
+    """Whether each of `elements` is among `tests`, or with `invert` is not, by comparing it with all of them."""
     x, among = n.together(elements, tests)
     flat = n.reshape(among, (product(among.shape),))
     if as_int(flat.shape[0]) == 0:

@@ -157,7 +157,8 @@ def _power(n: Call, x: Value, power: float | Value) -> Value:
 
 @rule("logsumexp", "special_logsumexp", single=True)
 def logsumexp(n: Call, x: Value, axes: Axes, keepdim: bool = False) -> Value:
-    """log(sum(exp(x - max))) + max, where a maximum that is infinite or NaN is not subtracted."""
+    """log(sum(exp(x))) along `axes`, as log(sum(exp(x - max))) + max, where a maximum that is infinite is not
+    subtracted."""
     x = n.floats(x)
     chosen = n.axes(axes, x)
     if not chosen:

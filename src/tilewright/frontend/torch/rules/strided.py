@@ -155,7 +155,8 @@ def as_strided(n: Call, x: Value, size: Any, stride: Any, offset: Any = None) ->
 
 @rule("as_strided_scatter")
 def as_strided_scatter(n: Call, x: Value, part: Value, size: Any, stride: Any, offset: Any = None) -> Value:
-    """`x` with the elements of a strided view replaced by `part`."""
+    """`x` with the elements of a view of it, with `size`, `stride` and `offset` in elements, replaced by `part`. Views
+    with overlapping elements are refused."""
     places, flat = _places(n, size, stride, offset).reshape(-1), _memory(n, x)
     if as_int(flat.shape[0]) == 0 or not places.size:
         return x
