@@ -236,8 +236,8 @@ class Function:
         self.store(self.value(value, type), pointer, offset, order)
 
     def modify(self, op: str, pointer: Value, value: Value | int, type: str = I64) -> Value:
-        """Read, modify (as LLVM's `atomicrmw` does) and write memory, sequentially consistent; returns the previous
-        value."""
+        """Emit LLVM's `atomicrmw` with operation `op` and `value` on memory at `pointer`, sequentially consistent;
+        returns the previous value."""
         return self.let(type, f"atomicrmw {op} ptr {pointer.text}, {type} {self.operand(value, type)} seq_cst")
 
     def add_atomic(self, pointer: Value, value: Value | int, type: str = I64) -> Value:

@@ -33,7 +33,8 @@ def llvm(*, every_target: bool = False) -> Any:
 
 
 def machine_for(triple: str, *, opt: int, cpu: str = "", features: str = "", every_target: bool = False) -> Any:
-    """LLVM's code generator: position independent code, so that any loader can place it.
+    """LLVM's code generator for a triple, processor and features, at optimization level `opt`. Code is position
+    independent, so that any loader can place it.
 
     Raises TargetError if LLVM does not know the triple.
     """

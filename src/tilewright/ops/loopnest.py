@@ -50,8 +50,8 @@ class Nest:
     def loop(
         self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial", copies: int = 1
     ) -> Iterator[Var]:
-        """Add a loop around the statements of the context, and yield its variable. `copies`: the factor by which code
-        generation unrolls it."""
+        """Add a loop of `extent` iterations around the statements that are emitted inside the `with` block; yields its
+        variable. `copies`: the factor by which code generation unrolls it."""
         var = Var(fresh_name(name, self.used_names))
         self.stack.append([])
         yield var

@@ -196,8 +196,8 @@ def annotate_block(
 
 
 def _note(func: PrimFunc, place: type[N], note: Note | str, values: Sequence[object], named: Fields) -> N:
-    """The given note, or the note that has the name `note` and these fields. Raises ScheduleError if it does not belong
-    to `place`."""
+    """`note` itself, or a new note with the name `note` and the fields `values` and `named`. Raises ScheduleError
+    unless it is a note of the kind `place`."""
     try:
         return make(note, place, values, named) if isinstance(note, str) else check(note, place)
     except VerifyError as error:

@@ -172,7 +172,7 @@ def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
 def _scan_nest(
     op: ScanOp, buffers: dict[Any, Buffer], used_names: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
 ) -> Stmt:
-    """The loop over the steps of a recurrence, which contains the loops and blocks of the stages of one step."""
+    """The loop over the steps of the recurrence `op`, which contains the loops and blocks of the stages of one step."""
     extent = simplify(op.shape[0] - op.start)
     time = For(Var(fresh_name(op.axis[0].name, used_names)), extent, seq(()), notes=(InOrder(),))
     nests = [_stage_nest(step, buffers, used_names, loops, blocks, (time, op.start)) for step in op.steps]

@@ -103,7 +103,7 @@ def _lowered_for(traced: Any, platform: str) -> Any:
 
 
 def _positional(function: Any, count: int) -> list[str]:
-    """Names of the positional arguments, from the function's own signature."""
+    """Names of the first `count` positional arguments, from the function's signature; "argK" for one without a name."""
     try:
         results = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):

@@ -157,8 +157,8 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
 
 
 def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any) -> Any:
-    """The number of keys in the cache `past` (keys, values). Raises ShapeError unless they fit the new keys and
-    values."""
+    """The number of keys in the cache `past` (keys, values). Raises ShapeError unless both have `groups` heads, of
+    `depth` and `out_depth` elements."""
     if len(past) != 2 or any(t.rank != 4 for t in past) or not same_dim(past[0].shape[2], past[1].shape[2]):
         raise ShapeError("earlier keys and values do not fit each other", got=past)
     for t, d in zip(past, (depth, out_depth), strict=True):

@@ -96,7 +96,7 @@ def convolution_cycles(
     conv: ConvMmlaAttrs, lines: int, columns: int, window: int, panels: int, dot: Dot, target: Target
 ) -> float | None:
     """Estimated cycles, including the copy of the input, of a convolution to `lines` x `columns` pixels by the best
-    tile; None if no tile fits."""
+    tile, with `window` taps and `panels` panels of filters; None if no tile fits."""
     couples, blocks = -(-columns // SIDE), -(-conv.depth // dot.group)
     shapes = tiles(couples, panels, conv, target)
     if not shapes:

@@ -227,7 +227,8 @@ class AttentionTiles:
         return self.x * self.tall + warp * ROWS + r * CORE + lane // QUAD
 
     def computed(self, step: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The statements of one step of the loop over keys: scores, online softmax, and the product with the values."""
+        """The statements of step `step` of the loop over keys, whose copies are in `stage`: scores, online softmax, and
+        the product with the values."""
         return seq(
             [
                 self.multiplied(stage, warp, lane),

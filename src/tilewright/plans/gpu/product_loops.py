@@ -181,8 +181,8 @@ class Product:
         return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
 
     def tile_copies(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The copies of both factors' whole tiles, by the tensor memory accelerator: the block's first thread starts
-        them."""
+        """The statement in which the block's first thread starts the copies of both factors' tiles to `stage` by the
+        tensor memory accelerator."""
         c, tile = self.c, self.tile
         sides = (
             (c.a, c.rows, self.m, self.y * tile.rows, tile.rows, self.a_lines),

@@ -66,8 +66,8 @@ def _count(extent: Expr) -> int:
 
 
 def lane_of(stage: Stage, rows: Rows, lanes: int) -> BlockIter | None:
-    """The iterator along which a contraction is vectorised: the last one of the output or else, if long enough, of the
-    reduction; None if elements are computed one by one."""
+    """The iterator along which a contraction is vectorised: the last one of the output or else, if it has at least
+    `lanes / 2` iterations, that of the reduction; None if elements are computed one by one."""
     inside = rows.strip or rows.leading < len(stage.spatial)
     if inside and vector_last(stage):
         return stage.spatial[-1]

@@ -142,7 +142,8 @@ class Device:
             raise self.error(call[CALL.failed] & 0xFFFFFFFF | call[CALL.symbol] << 32)
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Copy between addresses of the host or the device, in order with the program's preparations."""
+        """Copy `nbytes` bytes from `source` to `to`, addresses of the host or the device, in order with the program's
+        preparations."""
         if nbytes:
             self.driver.call("cuMemcpyAsync", to, source, nbytes, self.own[CALL.stream])
 

@@ -157,7 +157,8 @@ def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
 def assign_slots(
     calls: Sequence[Call], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
 ) -> Storage:
-    """Slots for `leading` (inputs, outputs, packed parameters, in the manifest's order), then for the temporaries."""
+    """Assign slots to `leading` (inputs, outputs, packed parameters, in the manifest's order), then to the temporaries
+    of `calls`."""
     return _Assigner(calls, leading, where, symbols).run()
 
 

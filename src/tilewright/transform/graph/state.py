@@ -238,8 +238,8 @@ class _Rewriter:
         return Stateful(graph, tuple(inputs), tuple(outputs), state)
 
     def earlier(self, builder: GraphBuilder, past: Value, cache: Rows, axis: int) -> Value:
-        """Emit the rows that the cache has before this call, in the type and the order of dimensions of the model's
-        input."""
+        """Emit the rows that `cache` has before this call, in the type and the order of dimensions of the model's input
+        `past`, where `axis` is that of the rows."""
 
         def there(memory: Value) -> Value:
             size = (self.symbol, *memory.shape[1:])

@@ -186,7 +186,8 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
 
 
 def _without(group: Group, value: Value, number: _Number) -> Group | None:
-    """The group that stores the code of its last result instead of the number; None if it would have no other nodes."""
+    """The group whose last result is `number.code`, the code from which `value` is dequantised, without the nodes that
+    dequantise it; None if the group does not compute the code."""
     makers = {v for n in group.nodes for v in n.outputs}
     if number.code not in makers:
         return None

@@ -158,8 +158,9 @@ def twiddled(n: Call, x: tuple[Value, Value], a: int, b: int, sign: int) -> tupl
 
 
 def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
-    """The discrete Fourier transform as one matrix product, [re | im] times [[cos, sin], [-sin, cos]]; real numbers
-    need only the upper half of that matrix."""
+    """(re, im) of the discrete Fourier transform of `x` (re, im or None) over the last dimension, of which `retained`
+    frequencies are computed, as one matrix product [re | im] times [[cos, sin], [-sin, cos]]; real numbers need only
+    the upper half of that matrix. `sign` is that of the exponent."""
     re, im = x
     cos, sin = cosines(length, retained, length), sign * sines(length, retained, length)
     table = np.concatenate([cos, sin], 1)
