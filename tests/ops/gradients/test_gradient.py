@@ -622,6 +622,22 @@ def test_gradients_can_be_stopped() -> None:
         np.testing.assert_array_equal(candidate, at)
 
 
+def test_what_stopped_gradients_lead_to_needs_none() -> None:
+    """x times a number that is put together of the bits of stop(x), as in the derivative of erf in JAX 0.12: operators
+    without a gradient after `stop_gradient` are no obstacle."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f32, (as_expr(3),)))
+    (retained,) = emit(builder, "stop_gradient", x)
+    (bits,) = emit(builder, "cast", retained, dtype=i32, bits=True)
+    (high,) = emit(builder, "bitand", bits, emit(builder, "constant", value=np.int32(-4096))[0])
+    (rounded,) = emit(builder, "cast", high, dtype=f32, bits=True)
+    (product,) = emit(builder, "mul", x, rounded)
+    (total,) = emit(builder, "reduce_sum", product, axes=(0,), keepdims=False)
+    graph = gradient(builder.finish((total,)), total.name, ["x"])
+    at = np.array([-2.1, 0.3, 3.7], np.float32)
+    np.testing.assert_array_equal(interpret(graph, {"x": at})[-1], (at.view(np.int32) & -4096).view(np.float32))
+
+
 def test_bits_of_numbers() -> None:
     """A number that is put together of bits depends on it, so that zero would be wrong; what bits decide is flat."""
     builder = GraphBuilder("g")

@@ -95,14 +95,15 @@ def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -
 
 
 def leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
-    """The sources and the floating-point values that depend on them; also integers that hold the bits of such values,
-    from which floats may be computed again."""
+    """The sources and the floating-point values whose derivatives by them may differ from zero; also integers that hold
+    the bits of such values, from which floats may be computed again."""
     members = set(sources)
     for node in nodes:
         known = [v for v in node.inputs if v is not None and v in members]
         bits = _is_bits(node) or any(v.dtype.is_int for v in known)
         if known:
-            members.update(v for v in node.outputs if v.dtype.is_float or (bits and v.dtype.is_int))
+            flat = node.op in NONE
+            members.update(v for v in node.outputs if (v.dtype.is_float and not flat) or (bits and v.dtype.is_int))
     return members
 
 
