@@ -137,6 +137,7 @@ form("norm", lambda w: jnp.linalg.norm(w, axis=1), X)
 form("norm of zeros", lambda w: jnp.linalg.norm(w * 0, axis=1), X)
 form("sinc at zero", jnp.sinc, CORNERS)
 form("cbrt", lambda w: jnp.cbrt(w), POSITIVE)
+form("arcsin at its ends", jnp.arcsin, np.array([[1, -1, 0], [0.5, -0.25, 0.999]], f32))
 form("remainders", lambda w: jnp.remainder(w, 1.5) + jnp.fmod(w, 2.0) + lax.rem(w, f32(1.3)), W + f32(0.1))
 form("arctan2", lambda w: jnp.arctan2(w, X), POSITIVE)
 form("logaddexp", lambda w: jnp.logaddexp(w, X) + jnp.logaddexp2(w, X))
@@ -152,6 +153,8 @@ for (
     soft_sign squareplus mish glu softmax log_softmax standardize""".split():
     form(f"nn.{_name}", getattr(nn, _name), np.concatenate([CORNERS, CORNERS[:, ::-1]], 1))
 
+for _name in ("sigmoid", "silu", "log_sigmoid", "softplus", "gelu"):
+    form(f"nn.{_name}, saturated", getattr(nn, _name), np.array([[-200, 200, -90], [90, -1e4, 1e4]], f32))
 form("xlogy at zero", lambda w: special.xlogy(w, w) + special.xlog1py(w, w), np.abs(CORNERS))
 form("entropies", lambda w: special.entr(w) + special.rel_entr(w, POSITIVE), np.abs(CORNERS) + f32(0.5))
 form("erf and its kin", lambda w: special.erf(w) + special.erfc(w) + special.erfinv(w), SMALL)

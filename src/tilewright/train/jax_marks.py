@@ -25,8 +25,8 @@ from tilewright.support.errors import UnsupportedError
 Values = Sequence[Any]
 
 BY_RULE = frozenset(
-    "abs bessel_i0e bessel_i1e cbrt cummax cummin cumprod cumlogsumexp digamma erfc erf_inv igamma igammac lgamma "
-    "polygamma regularized_incomplete_beta zeta".split()
+    "abs asin bessel_i0e bessel_i1e cbrt cummax cummin cumprod cumlogsumexp digamma erfc erf_inv igamma igammac lgamma "
+    "logistic polygamma regularized_incomplete_beta zeta".split()
 )
 """Primitives that are differentiated by JAX's rule: those with corners, and those that are imported as several
 operators."""
