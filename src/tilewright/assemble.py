@@ -209,7 +209,8 @@ def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> Pack
 
 
 def _real(value: Value, bounds: Mapping[Var, Expr]) -> tuple[Work, ...] | None:
-    """The dimensions of an output whose shape data decides; None for other outputs."""
+    """The dimensions of the output `value`, as polynomials, if data decides its shape, which holds if a symbol in it is
+    one of `bounds`; None for other outputs. Raises UnsupportedError if a dimension is no polynomial."""
     if not any(symbol in bounds for d in value.shape for symbol in variables(d)):
         return None
     results = [polynomial(d) for d in value.shape]

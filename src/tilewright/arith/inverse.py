@@ -61,7 +61,8 @@ class _Equation:
     rest: Expr
 
     def without(self, v: Var, other: _Equation) -> _Equation:
-        """This equation without the unknown `v`, which is eliminated by a linear combination with `other`."""
+        """The equation that follows from this one and `other` by a linear combination in which the unknown `v`
+        cancels."""
         a, b = self.terms.get(v, 0), other.terms[v]
         if a == 0:
             return self

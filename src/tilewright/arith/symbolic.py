@@ -140,9 +140,9 @@ class Eliminator:
         return None
 
     def _one_sided(self, name: str, e: Op, known: Range | None) -> Range | None:
-        """Bounds of `min(e, other)` or `max(e, other)` where only those of the other argument (`known`) are expressions
-        without inner variables: `min(e, y) <= y`, and its lower end is a number. Such are clamped gathers. None if not
-        known."""
+        """Bounds of `min(e, other)` or `max(e, other)`, as `name` says, where only the bounds of `other` (`known`) are
+        expressions without inner variables, and the bounds of `e` are numbers, which limit the result from one side:
+        `min(e, y) <= y`. None if there are no such bounds. Clamped indices of gathers are of this kind."""
         lo, hi = self.analyzer.range(e)
         if known is None:
             return None

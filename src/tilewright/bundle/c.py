@@ -168,7 +168,8 @@ def example(binding: Binding, embedded: bool) -> str:
 
 
 def _files(name: str, embedded: bool) -> list[str]:
-    """The lines of the example's functions that read and write files."""
+    """The lines of C of the example's functions that read inputs and write outputs and, unless the weights are
+    `embedded`, read these. `name` is the model's name."""
     read = [
         "",
         "static int bytes_of(const char *path, void *memory, size_t count) {",

@@ -143,8 +143,9 @@ def _run(m: Module, binding: Binding, pointer: int) -> None:
 
 
 def _sizes(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
-    """Emit code that writes the dimensions of a call to memory, and returns an error code if one is out of range or
-    makes a block of memory too large."""
+    """Emit code that stores the extents of a call, its `arguments` by name, as numbers of 8 bytes from the address
+    `dims` on. The code returns an error code if an extent is out of range, makes a block of memory too large, or the
+    state is full."""
     manifest = binding.manifest
     for size in binding.sizes:
         value = arguments[size.identifier]

@@ -14,7 +14,8 @@ BUILDS = {
 
 
 def readme(binding: Binding, lang: str, cpu: str, objects: list[str], libraries: list[str]) -> str:
-    """The text of a bundle's README.md."""
+    """The text of README.md in a bundle with an example in the language `lang` ("c", "cpp" or "rust") for the processor
+    `cpu`. It tells how to link the files `objects` and the libraries `libraries`."""
     n, upper = binding.name, binding.name.upper()
     build = BUILDS[lang].format(
         objects=" ".join(objects),

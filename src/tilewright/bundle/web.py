@@ -164,7 +164,9 @@ export async function load(files = {{}}) {{
 
 
 def javascript(binding: Binding, needs: Sequence[str], embedded: bool, heap: int) -> str:
-    """The text of NAME.js: `load` and the class that it gives. `heap` is where the caller's memory begins."""
+    """The text of NAME.js: the function `load` and the class of models that it returns. `needs` are the functions of
+    libm that the module imports, `embedded` says that it contains the weights, and `heap` is the address at which the
+    caller's memory begins."""
     n = binding.name
     arrays = (*binding.inputs, *binding.outputs)
     sizes = [s.identifier for s in binding.sizes]

@@ -141,7 +141,8 @@ def _tuple(outputs: Any) -> tuple[Any, ...]:
 
 
 def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float) -> Iterator[Interval]:
-    """The statistics of each interval, while the actor is called in a loop."""
+    """Call `actor` with `arguments` in a loop, `rate` times a second (0: without pauses), and yield the statistics of
+    each interval of `seconds` seconds."""
     clock = time.perf_counter
     last = actor.version
     while True:

@@ -210,7 +210,8 @@ def _raced(
     step: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """The reports of races of the model at `path` against the other engines of `choices`: one report, or one for each
-    size in `swept`. `step` is called with a description of each step."""
+    size in `swept`. A race ends after `rounds` rounds or `duration` seconds; None is no limit. `step` is called with a
+    description of each step."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-bench-")))
         team = stack.enter_context(Team())

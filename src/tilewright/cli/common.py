@@ -300,7 +300,8 @@ def on_host(target: str | None) -> Target | None:
 
 
 def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
-    """The options that the user passed, as arguments of `tilewright.compile`. Raises UsageError."""
+    """The options `precision` and `fast` as keyword arguments of `tilewright.compile`, without the ones that are None.
+    Raises UsageError for an unknown value."""
     options = {name: value for name, value in (("precision", precision), ("fast", fast)) if value is not None}
     if options:
         from tilewright.ir.selection import PRECISIONS

@@ -193,8 +193,9 @@ def open_model(
     fast: str | None = None,
     target: str | None = None,
 ) -> Model:
-    """Compile the model at `path`, or load it if it is a compiled file, which must have been compiled with these
-    options. None stands for an option's default."""
+    """Compile the model at `path` for `threads` threads, dimensions `dims`, `precision`, `fast` arithmetic and
+    `target`, or load it if it is a compiled file, which must have been compiled with these options. None stands for an
+    option's default."""
     import tilewright
 
     count = flags.THREADS() if threads is None else threads
@@ -217,8 +218,9 @@ def open_any(
     target: str | None,
     fallback: str,
 ) -> Model | Composite:
-    """The model at `path`, as of `open_model`. If the compiler lacks an operator, the result is a composite model,
-    unless `fallback` is "never"; then it raises UnsupportedError."""
+    """The model at `path`, compiled or loaded with the options as `open_model` has them. If the compiler lacks an
+    operator, the result is a composite model, unless `fallback` is "never"; then UnsupportedError is raised. Raises
+    UsageError for other texts than "auto" and "never"."""
     import tilewright
 
     check_choice("fallback", fallback, ("auto", "never"), UsageError)
@@ -274,8 +276,9 @@ def _with_options(model: Model, path: Path, precision: str | None, fast: str | N
 
 
 def check_output(output: Path | None, inputs: Sequence[Path], option: str) -> None:
-    """Check early whether an output file can be written. Raises typer.BadParameter for a file that is also read, even
-    under another name (links); CallError for a folder, or for a file in a folder that does not exist."""
+    """Check before a long computation whether the file `output` can be written. Raises typer.BadParameter, about
+    `option`, if it is one of the files `inputs` that the command reads, even under another name (links); CallError for
+    a folder, or for a file in a folder that does not exist."""
     if output is None:
         return
     for path in inputs:

@@ -66,8 +66,8 @@ def tilewright(
 
 
 def onnxruntime(path: str, inputs: str, threads: int = 1, streams: int = 1) -> Prepared:
-    """Prepare calls of `InferenceSession.run` with default optimisation, `threads` intra-op threads and new outputs;
-    several streams call one session."""
+    """Prepare calls of ONNX Runtime's `InferenceSession.run` on the model at `path` with the arrays in the file
+    `inputs`: default optimisation, `threads` intra-op threads, new outputs; several streams call one session."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -173,7 +173,8 @@ def is_installed(setup: str) -> bool:
 
 
 def declared_inputs(path: str, dims: Mapping[str, int], seed: int) -> dict[str, Array]:
-    """Random inputs as the ONNX file declares them; initializers are not inputs. Dimensions without a name are 1."""
+    """Random arrays by name for the inputs that the ONNX file at `path` declares; initializers are not inputs. `dims`
+    are the extents of named dimensions; dimensions without a name are 1. Equal seeds give equal arrays."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph

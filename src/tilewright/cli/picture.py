@@ -55,8 +55,9 @@ def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, 
 
 
 def save_sweep(path: Path, reports: Sequence[Mapping[str, Any]], title: str) -> None:
-    """Write the picture of races at several sizes: the median and 99th percentile of a call's time, and samples a
-    second, over the size. Raises CallError if the file cannot be written."""
+    """Write a picture of races at several sizes to the file `path`: the median and 99th percentile of a call's time,
+    and samples a second, over the size. `reports` has one race of one model at one size each. Raises CallError if the
+    file cannot be written."""
     from matplotlib import pyplot
 
     figure, (times, rates) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
@@ -108,7 +109,8 @@ def _colours(kernels: Sequence[Kernel]) -> dict[str, Any]:
 
 
 def _draw_roofline(axes: Any, kernels: Sequence[Kernel], roofline: Roofline, colours: dict[str, Any]) -> None:
-    """Draw the roofline with the kernels in it: GFLOP/s over operations a byte, with areas by their share of time."""
+    """Draw the roofline into the Matplotlib `axes`, and the kernels as discs: GFLOP/s over operations a byte, with
+    areas by their shares of the time, in the colour that `colours` has for a kernel's label."""
     known = [(k, k.gflops, k.gflops / k.gbytes) for k in kernels if k.gflops and k.gbytes]
     at = [x for _, _, x in known] or [1.0]
     intensity = np.geomspace(min(0.05, *at) / 2, max(100.0, *at) * 2, 200)
@@ -129,7 +131,8 @@ def _draw_roofline(axes: Any, kernels: Sequence[Kernel], roofline: Roofline, col
 
 
 def _draw_threads(axes: Any, timeline: Timeline, colours: dict[str, Any]) -> float:
-    """Draw the last traced call: kernels of each thread, and waits; returns the call's microseconds."""
+    """Draw the last traced call of `timeline` into the Matplotlib `axes`: each thread's kernels, in their `colours`,
+    and waits. Returns the duration of the call in microseconds."""
     call = timeline.of("call")[-1]
     for s in (*timeline.of("kernel"), *timeline.of("wait")):
         if call.begin <= s.begin < call.end:
@@ -152,8 +155,8 @@ def _draw_memory(axes: Any, timeline: Timeline, end: float) -> None:
 
 
 def save_mixes(path: Path, title: str, report: Report) -> None:
-    """Draw the choices of layers that a quantisation tried: what is lost of the metric against the time of a call.
-    Raises CallError if the file cannot be written."""
+    """Draw the choices of int8 layers that a quantisation tried, the loss of the metric over the time of a call, to the
+    file `path`. Raises CallError if the file cannot be written."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
@@ -169,8 +172,8 @@ def save_mixes(path: Path, title: str, report: Report) -> None:
 
 
 def save_tries(path: Path, title: str, report: CompressionReport) -> None:
-    """Draw the recipes that a compression tried: what is lost of the metric against the bytes of the weights. Raises
-    CallError if the file cannot be written."""
+    """Draw the recipes that a compression tried, the loss of the metric over the bytes of the weights, to the file
+    `path`. Raises CallError if the file cannot be written."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")

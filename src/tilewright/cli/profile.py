@@ -178,7 +178,8 @@ def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:
 
 def _measured(model: Model, dims: dict[str, int], count: int, calls: int, seed: int) -> tuple[Shape, Profile, Timeline]:
     """(the call's sizes and time, its profile by kernel, its timeline) from `calls` calls of the model with random
-    inputs of these sizes."""
+    inputs, whose extents are `dims`. `count` is the number of such calls in the trace, `seed` the random
+    generator's."""
     created = random_inputs(model.inputs, dims, seed)
     inputs = [created[spec.name] for spec in model.inputs]
     for _ in range(SETTLING_CALLS):

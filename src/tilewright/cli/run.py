@@ -108,7 +108,8 @@ def run(
 
 
 def check_sizes(dims: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Raise an error for stated sizes that differ from those of the input files."""
+    """Raise CallError if an extent that the user stated by `--dim` (in `dims`, by symbol) differs from the extent in
+    the input files (in `sizes`)."""
     problems = Problems()
     for name, size in sizes.items():
         if isinstance(said := dims.get(name), int) and said != size:

@@ -176,7 +176,8 @@ def _print(tuned: Tuned, threads: int, verify: bool = False) -> None:
 
 
 def differences(untuned: str, tuned: str) -> tuple[str, ...]:
-    """The labels of two settings, shortened to the knobs whose values differ; an empty tuple for equal labels."""
+    """The labels of the settings `untuned` and `tuned`, without the knobs whose values are equal; () if the labels are
+    equal. Both labels are complete if their kinds differ."""
     if untuned == tuned:
         return ()
     (kind, _, mine), (other, _, theirs) = untuned.rpartition(" "), tuned.rpartition(" ")

@@ -205,8 +205,9 @@ def _definitions(text: str, where: str) -> dict[str, tuple[str, str]]:
 
 
 def _check_image(name: str, image: bytes) -> None:
-    """Raise CompileError if the bytes are not an object file, or the object does not define the function. On x86-64
-    Linux the linker of this package reads it, which checks every field of the file; LLVM may crash on damaged files."""
+    """Raise CompileError if the bytes `image` are not an object file, or the object does not define the function
+    `name`. On x86-64 Linux the linker of this package reads the file, which checks every field of it; LLVM may crash on
+    damaged files."""
     if host_triple() != "x86_64-unknown-linux-gnu":
         _from_image_address(name, image)
         return

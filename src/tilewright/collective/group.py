@@ -177,7 +177,9 @@ class Group:
             self._calls += 1
 
     def reduce(self, array: Array, root: int = 0, operation: str = "sum", *, dtype: str | None = None) -> Array:
-        """Reduce the arrays of all ranks into that of rank `root`; those of the other ranks stay. Returns `array`."""
+        """Reduce the arrays of all ranks by `operation` into the array of rank `root`, in place; the arrays of the
+        other ranks do not change. Returns `array`. `dtype` names the element type where NumPy has none, such as "bf16".
+        Raises CollectiveError if ranks disagree or the operation is unknown."""
         flat, name = self._flat(array, dtype, "reduce")
         check_reduction(operation, name, partial(self._where, "reduce"))
 
@@ -246,8 +248,9 @@ class Group:
     def reduce_scatter(
         self, array: Array, out: Array | None = None, operation: str = "sum", *, dtype: str | None = None
     ) -> Array:
-        """Reduce `array`, [ranks, ...], over the ranks, and return row `rank` of the result: each rank gets its own
-        row."""
+        """Reduce `array`, [ranks, ...], over all ranks by `operation`, and return row `rank` of the result, in `out` if
+        that is passed: each rank gets its own row. `dtype` names the element type where NumPy has none, such as "bf16".
+        Raises CollectiveError if the array has not one row for each rank."""
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "reduce_scatter", writes=False)
         check_reduction(operation, name, partial(self._where, "reduce_scatter"))
         if array.ndim == 0 or array.shape[0] != self.ranks:
@@ -519,8 +522,9 @@ class Group:
     def _flat(
         self, array: Array, dtype: str | None, operation: str, *, writes: bool = True, any_type: bool = False
     ) -> tuple[Array, str]:
-        """(`array` as one dimension, the name of its element type). Raises CollectiveError unless it is C-contiguous,
-        writable if it `writes`, and of a supported type or `any_type`."""
+        """(`array` as one dimension, the name of its element type, which is `dtype` if that is passed). Raises
+        CollectiveError, about `operation`, unless the array is C-contiguous, writable if the operation `writes` it, and
+        of a supported type or `any_type`."""
         name = dtype or _NAMES.get(np.asarray(array).dtype)
         if not isinstance(array, np.ndarray) or (name not in DTYPES and not any_type):
             got = str(getattr(array, "dtype", type(array).__name__))

@@ -81,8 +81,8 @@ def reduction_text(dtype: str, operation: str, features: tuple[str, ...] = ()) -
 
 
 def _loop(kind: Kind, dtype: str, operation: str, width: int, start: str, name: str) -> str:
-    """LLVM text of a loop over the elements, from number `start` on in steps of `width`, with an inner loop over ranks;
-    `name` is the prefix of its labels."""
+    """LLVM text of a loop that reduces elements of type `dtype` by `operation`, from element `start` on in steps of
+    `width`, with an inner loop over ranks; its labels begin with `name`."""
     following = "tail.head" if name == "main" else "tail.end"
     before = "entry" if name == "main" else "main.head"
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
@@ -129,7 +129,8 @@ def _splat(width: int, type_: str, value: str) -> str:
 
 
 def _widened(kind: Kind, dtype: str, width: int, value: str, to: str) -> str:
-    """LLVM text that converts the stored elements `value` to the type of the reduction, as `to`."""
+    """LLVM text that converts the `width` stored elements `value`, of type `dtype`, to the type in which they are
+    reduced, under the name `to`."""
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
     if dtype == "f16":
         return f"%{to} = fpext {stored} %{value} to {computed}"
@@ -160,7 +161,8 @@ def _combined(kind: Kind, dtype: str, operation: str, computed: str, name: str) 
 
 
 def _mean(kind: Kind, operation: str, width: int, name: str) -> str:
-    """LLVM text of the result `red`: the accumulator, divided by the number of ranks for a mean."""
+    """LLVM text that defines `<name>.red` from the accumulator `<name>.acc`, vectors of `width`: divided by the number
+    of ranks if `operation` is "avg", else equal."""
     computed = f"<{width} x {kind.computed}>"
     if operation != "avg":
         return f"%{name}.red = bitcast {computed} %{name}.acc to {computed}"
@@ -172,7 +174,8 @@ def _mean(kind: Kind, operation: str, width: int, name: str) -> str:
 
 
 def _narrowed(kind: Kind, dtype: str, width: int, name: str) -> str:
-    """LLVM text that converts the result `red` to the storage type as `out`, rounded to nearest, ties to even."""
+    """LLVM text that converts `<name>.red`, a vector of `width`, to the storage type `dtype` as `<name>.out`, rounded
+    to nearest, ties to even."""
     stored, computed = f"<{width} x {kind.stored}>", f"<{width} x {kind.computed}>"
     red = f"%{name}.red"
     if dtype == "f16":

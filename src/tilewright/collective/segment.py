@@ -173,7 +173,9 @@ def _alone(file: int, path: Path, deadline: float) -> Iterator[None]:
 
 
 def _prepare(file: int, ranks: int, path: Path) -> None:
-    """Write the header of a new file, or of one whose ranks have all died; check that of others."""
+    """Write the header of the shared file `file` for `ranks` ranks if it is new or all of its ranks have died; else
+    check that its header states this version and number of ranks. Raises CollectiveError, which names `path`, if it
+    does not."""
     size = size_of(ranks)
     head = os.pread(file, HEADER.size, 0)
     if len(head) == HEADER.size and any(is_locked(file, other) for other in range(MAX_RANKS)):

@@ -43,8 +43,8 @@ class SmallReductions:
         self._known[key] = small
 
     def find(self, dtype: str, operation: str, elements: int) -> Small | None:
-        """The small all-reduction of `elements` elements, from the cache or new; None if these are too many or none, or
-        if no kernel reduces them."""
+        """The small all-reduction of `elements` elements of type `dtype` by `operation`, from the cache or new; None if
+        these are too many or none, or if no native kernel reduces them."""
         small = self.get((dtype, operation, elements))
         nbytes = elements * DTYPES[dtype].itemsize
         if small is not None or not 0 < nbytes <= self._most or native(dtype, operation, elements) is None:

@@ -70,8 +70,9 @@ class Spanning:
         self._node.barrier()
 
     def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
-        """Reduce in place: within each machine, then between machines by one rank of each, then broadcast within each
-        machine."""
+        """Reduce the arrays of all ranks by `operation`, in place: within each machine, then between machines by one
+        rank of each, then broadcast within each machine. Returns `array`. `dtype` names the element type where NumPy
+        has none, such as "bf16"."""
         name = dtype or next(n for n, d in DTYPES.items() if d == array.dtype and n != "bf16")
         check_reduction(operation, name, lambda: f"rank {self.rank} of {self.ranks}: all_reduce")
         inside = "sum" if operation == "avg" else operation
@@ -88,11 +89,13 @@ class Spanning:
         return array
 
     def all_reduce_at(self, data: int, elements: int, dtype: str, operation: str) -> bool:
-        """Like `Group.all_reduce_at`, but always returns False, as it is never a single native call."""
+        """Returns False: an all-reduction between machines, whatever the address `data`, number of `elements`, `dtype`
+        and `operation`, is never a single native call, as `Group.all_reduce_at` may be."""
         return False
 
     def _between(self, array: Array, dtype: str, operation: str) -> None:
-        """Reduce `array` in place between the first ranks of all machines, by PyTorch's Gloo backend."""
+        """Reduce `array`, whose element type is named `dtype`, in place by `operation` between the first ranks of all
+        machines, by PyTorch's Gloo backend. Raises CollectiveError for complex numbers that are not summed."""
         if dtype == "bool":  # a sum of booleans is "or"
             array, operation = array.view(np.uint8), {"sum": "max", "prod": "min"}.get(operation, operation)
         if array.dtype.kind == "c":
@@ -130,7 +133,8 @@ class Spanning:
         return array
 
     def all_gather(self, array: Array, out: Array | None = None, *, dtype: str | None = None) -> Array:
-        """The arrays of all ranks, [ranks, *array.shape]."""
+        """The arrays of all ranks, [ranks, *array.shape], in `out` if that is passed. Elements are copied as bytes, so
+        that `dtype` does not matter."""
         result = np.empty((self.ranks, *array.shape), array.dtype) if out is None else out
         rows = result.reshape(self.ranks, -1).view(np.uint8)
         own = self._node.gather(np.ascontiguousarray(array).reshape(-1).view(np.uint8), 0)

@@ -452,8 +452,9 @@ def _rows(output: Any, ranks: int, one: Any) -> list[Any]:
 
 
 def create(store: Any, rank: int, ranks: int, timeout: timedelta) -> ProcessGroup:
-    """Create the process group; PyTorch calls this function for each new one. Ranks exchange through PyTorch's store on
-    which machine they are, and the first rank of a machine chooses the name of its shared memory."""
+    """Create the process group of rank `rank` of `ranks`; PyTorch calls this function for each new group. Ranks tell
+    each other through PyTorch's `store` on which machine they are, and the first rank of a machine chooses the name of
+    its shared memory. A rank waits at most `timeout` for others."""
     store.set(f"tilewright/machine/{rank}", this_machine())
     machines = [store.get(f"tilewright/machine/{r}").decode() for r in range(ranks)]
     members = [[r for r in range(ranks) if machines[r] == one] for one in dict.fromkeys(machines)]

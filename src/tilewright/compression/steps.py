@@ -18,14 +18,15 @@ ROUNDS = 30
 
 
 def pruning_mask(weight: Array, share: float, block: tuple[int, int]) -> Array:
-    """The mask of a pruned weight, f32 of its shape: 0 for the share `share` of its blocks, those with the least sums
-    of magnitudes, and 1 for the others. Blocks lie in the weight as a matrix: its first dimension by all others; those
-    at its end may be smaller."""
+    """The mask of a pruned weight, f32 of its shape: 0 for the share `share` of its blocks that have the least sums of
+    magnitudes, and 1 for the other blocks. The weight counts as a matrix, its first dimension by all others; `block` is
+    (rows, columns), and blocks at the edges may be smaller."""
     return mask_of(np.abs(weight), share, block)
 
 
 def mask_of(scores: Array, share: float, block: tuple[int, int]) -> Array:
-    """The mask of `pruning_mask` with given scores of the elements in place of their magnitudes."""
+    """The mask of a weight as of `pruning_mask`, with `scores` (of the weight's shape) in place of the elements'
+    magnitudes."""
     rows = scores.shape[0]
     matrix = scores.reshape(rows, -1).astype(np.float64)
     down, across = block

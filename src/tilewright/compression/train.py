@@ -54,16 +54,18 @@ class Sum:
 
 @dataclass(slots=True)
 class Follower:
-    """Training of one model: its outputs come closer to those of the original.
+    """Training of one model so that its outputs come closer to the outputs of the original.
 
-    The loss is the mean square of the difference relative to that of each output; with a temperature the cross entropy
-    of outputs that are logits; with labels their cross entropy has a share of it.
+    The loss is the mean square of the outputs' difference, relative to the mean square of each output; with a
+    temperature, it is the cross entropy for outputs that are logits; with labels, the labels' cross entropy has a share
+    of it.
 
-    graph   of static shapes, those of the batches
-    weights of it, by name, as they are now; pruned elements keep their numbers until `pruned` is asked
-    names   of the graph's inputs, in order
-    masked  the weights that are pruned
-    masks   of these: 1 or 0 for each element; the step multiplies weights by it
+    Attributes:
+        graph: the model, with static shapes, which are the shapes of the batches.
+        weights: the weights by name, as they are now; pruned elements keep their numbers until `pruned` is asked.
+        names: the names of the graph's inputs, in order.
+        masked: the names of the weights that are pruned.
+        masks: for each such weight 1 or 0 for each element, by which the step multiplies the weight.
     """
 
     graph: Graph

@@ -30,7 +30,8 @@ def _backward(
     scale: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of attention without dropout with respect to q, k and v, [batch, heads, sequence, depth], from the
-    result's gradient `g`. The forward pass is computed once more."""
+    result's gradient `g`. `mask`, `causal` and `scale` are arguments of the forward pass, which is computed once
+    more."""
     y, sums = FORWARD(q, k, v, 0.0, causal, attn_mask=mask, scale=scale)
     result: tuple[torch.Tensor, torch.Tensor, torch.Tensor] = BACKWARD(
         g, q, k, v, y, sums, 0.0, causal, attn_mask=mask, scale=scale

@@ -26,9 +26,11 @@ def encoder_layer(
     eps: float,
     *rest: Any,
 ) -> Any:
-    """`aten._transformer_encoder_layer_fwd`: the result and `x` are [batch, rows, width]. `rest`: weights and biases of
-    both norms, then of both linear layers, then maybe a mask and its kind; where the mask is not zero, keys are not
-    attended to."""
+    """PyTorch's `aten._transformer_encoder_layer_fwd` in ordinary operators: attention of `heads` heads, then two
+    linear layers with GELU (`use_gelu`) or ReLU between them. The result and `x` are [batch, rows, width]; norms, with
+    `eps`, are before (`norm_first`) or after both. `rest`: weights and biases of both norms, then of both linear
+    layers, then maybe a mask and its kind; keys where the mask is not zero are not attended to. NotImplemented for
+    nested tensors."""
     if x.is_nested:
         return NotImplemented
     scale1, shift1, scale2, shift2, weight1, bias1, weight2, bias2, *masked = rest

@@ -46,8 +46,8 @@ class GraphReport:
 
 
 def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[Node, Error]) -> GraphReport:
-    """The report on the graph `gm`: which operators `schedule` compiles, and why others, among them those in `refused`,
-    stay in PyTorch."""
+    """The report, with the name `label`, on the graph `gm`: which operators `schedule` compiles, and why others, among
+    them the ones in `refused`, stay in PyTorch."""
     compiled = {n for part in schedule.parts for n in part.nodes}
     counts = [n for n in gm.graph.nodes if is_operator(n)]
     operators = tuple((operator_name(n.target), n in compiled) for n in counts)

@@ -44,8 +44,8 @@ def push(
     *,
     name: str = "",
 ) -> Operation:
-    """Run a function on the process's engine once all conflicting operations pushed earlier have ended; see
-    `Engine.push`."""
+    """Run `function` on the process's engine once all conflicting operations pushed earlier have ended, and return the
+    operation; arguments are as in `Engine.push`."""
     return default().push(function, reads, writes, priority, name=name)
 
 
@@ -63,8 +63,8 @@ def delete(target: Target) -> Operation:
 def run(
     model: Model, inputs: Sequence[Array], outputs: Sequence[Array], priority: int = 0, *, name: str = ""
 ) -> Operation:
-    """Call a compiled model on arrays, which the operation reads and writes, on the process's engine; see
-    `Engine.run`."""
+    """Call a compiled model on arrays on the process's engine, and return the operation, which reads `inputs` and
+    writes `outputs`; arguments are as in `Engine.run`."""
     return default().run(model, inputs, outputs, priority, name=name)
 
 

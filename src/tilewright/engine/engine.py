@@ -134,8 +134,9 @@ class Engine:
     def run(
         self, model: Model, inputs: Sequence[Array], outputs: Sequence[Array], priority: int = 0, *, name: str = ""
     ) -> Operation:
-        """Call a compiled model on arrays, which are what the operation reads and writes: models that do not need each
-        other run side by side, without the interpreter where the engine is native.
+        """Call a compiled model as an operation named `name` (by default the model's name), which reads the arrays
+        `inputs` and writes the arrays `outputs`, and return it. Models that do not need each other's results run side
+        by side, without the interpreter where the engine is native; a larger `priority` runs earlier.
 
         Raises CallError if the arrays do not fit.
         """

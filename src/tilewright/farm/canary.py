@@ -221,7 +221,8 @@ def canary(
 
 
 def submit(place: str, measured: Measurement, token: str = "") -> None:
-    """Send a measurement to a service, or write it to the service's database. Raises OSError or Error if that fails."""
+    """Send a measurement to the service at the address `place`, with the bearer token `token`, or write it to the
+    service's database if `place` is one. Raises OSError or Error if that fails."""
     body = json.dumps(encode(measured)).encode()
     if "://" not in place or is_postgres(place):
         from tilewright.farm.rollout import take_measurement

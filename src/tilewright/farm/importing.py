@@ -60,7 +60,8 @@ def _rows(contents: Iterable[bytes], now: float) -> Iterator[Row]:
 
 
 def _row(content: bytes, now: float) -> Row:
-    """The row of the database for a record's file. Raises ValueError, KeyError or TypeError if that is malformed."""
+    """The row of the database for a record whose file has the bytes `content`, taken in at time `now` in seconds.
+    Raises ValueError, KeyError or TypeError if the file is malformed."""
     if len(content) > MAX_BYTES:
         raise ValueError
     said = _after_candidates(content)

@@ -119,8 +119,8 @@ def parse(content: bytes | str, most: int = MAX_BYTES) -> Any:
 
 
 def take(state: State, workloads: list[Workload], source: str, counts: dict[str, Count]) -> Intake:
-    """Take the workloads and total counts of one process into the state; only what is new since its last report
-    counts."""
+    """Store the workloads and total counts that the process `source` reported, and return how much was new: (workloads,
+    compiles, calls). Of counts, only the growth since the process's last report is added."""
     new = compiles = calls = 0
     with state.database.transaction() as t:
         now = state.clock()
@@ -152,8 +152,8 @@ def _name(w: Workload) -> str:
 
 
 def _take_count(t: Transaction, source: str, name: str, count: Count, now: float) -> tuple[int, int]:
-    """Add to a workload what a process's totals `count` have grown by since its last report. Returns (new compiles, new
-    calls); (0, 0) for an unknown workload."""
+    """Add to the workload `name` what the totals `count` of the process `source` have grown by since its last report;
+    `now` is the time in seconds. Returns (new compiles, new calls); (0, 0) for an unknown workload."""
     if t.row("SELECT 1 FROM workload WHERE name = ?", (name,)) is None:
         return 0, 0
     row = t.row("SELECT compiles, calls FROM counted WHERE source = ? AND workload = ?", (source, name)) or (0, 0)
@@ -172,7 +172,8 @@ def _take_count(t: Transaction, source: str, name: str, count: Count, now: float
 
 
 def take_request(state: State, content: bytes) -> Intake:
-    """Take a collector's request into the state. Raises IntakeError for anything else."""
+    """Store what a collector's request with the body `content` reports, and return how much of it was new. Raises
+    IntakeError for other content."""
     data = parse(content)
     source, counts = parse_counts(data)
     workloads = data.get("workloads", [])

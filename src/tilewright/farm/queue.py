@@ -125,7 +125,8 @@ class Queue:
         return bool(changed)
 
     def finish(self, job: Job, worker: str, spent: float, effect: Callable[[Transaction], str] = lambda _: "") -> bool:
-        """Mark a job as done and apply its result; False, without any effect, if it was done before.
+        """Mark a job as done by `worker` and apply its result; returns False, without any effect, if it was done
+        before.
 
         Args:
             spent: the core-seconds that the job took.

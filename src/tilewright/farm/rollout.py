@@ -103,8 +103,8 @@ def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, st
 def take_back(
     t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str, state: str = "withdrawn"
 ) -> bool:
-    """Remove the record `about`, (decision, class, digest), from `channel` and set its state to `state`; returns
-    whether it was there."""
+    """Remove the record `about`, (decision, class of machines, digest), from `channel`, set its state to `state`, and
+    log that `who` did it at time `now` because of `why`. Returns whether the channel had it."""
     _, target, digest = about
     if not t.run("DELETE FROM channel WHERE channel = ? AND digest = ?", (channel, digest)):
         return False
@@ -115,8 +115,8 @@ def take_back(
 
 
 def take_measurement(state: State, content: bytes) -> bool:
-    """Store a measurement of a model in production; False if it is already stored. Raises Error if it cannot be
-    parsed."""
+    """Store a measurement of a model in production, a request with the body `content`; returns False if it is already
+    stored. Raises Error if it cannot be parsed."""
     m = parse_measurement(content)
     with state.database.transaction() as t:
         digests = " ".join(sorted(m.records))
@@ -205,8 +205,9 @@ def _verdict(measured: list[Measurement], rules: Rules) -> tuple[str, str]:
 def _back(
     t: Transaction, now: float, who: str, about: tuple[str, str, str], measured: list[Measurement], why: str
 ) -> list[str]:
-    """Withdraw the record `about`, and all canary records in the measurements that showed a loss: several are held, to
-    be tried alone later. Returns descriptions in words."""
+    """Remove the record `about` from the canary channel, with all canary records in `measured`, the measurements that
+    showed a loss: a single record is withdrawn, several are held, to be tried one by one later. `now`, `who` and `why`
+    go to the log. Returns a description of each removal in words."""
     together = {digest for m in measured for digest in m.records}
     rows = [
         (str(d), str(c), str(n))

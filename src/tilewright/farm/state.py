@@ -89,7 +89,7 @@ class State:
 def note(
     t: Transaction, now: float, who: str, channel: str, action: str, about: tuple[str, str, str], why: str
 ) -> None:
-    """Write a line of the history: who changed what, when and why.
+    """Write a line of the history: at time `now`, `who` did `action` on `channel`, and why.
 
     Args:
         about: decision, class of machines and digest of a record; empty texts for none.

@@ -266,8 +266,9 @@ class _Lowering:
     def joined(
         self, op: str, values: Sequence[Value], args: Sequence[Node], node: Apply, condition: Expr | None = None
     ) -> Value:
-        """The operator `op` on operands of one type; literals take the type of the others. Raises ComprehensionError if
-        types differ."""
+        """The operator `op` of the node `node`, or a selection by `condition` if that is passed, applied to `values`.
+        These are the operands `args`, lowered; they have one type, which literals take too. Raises ComprehensionError
+        if types differ."""
         kinds = [v.dtype for v in values if isinstance(v, Expr)]
         if not kinds and condition is None:
             folded = self.folded(op, values, node)

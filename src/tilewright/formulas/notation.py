@@ -86,8 +86,9 @@ def is_notation(text: str) -> bool:
 
 
 def notation_of(text: str, reduce: str | None, sizes: Mapping[str, bool | int | float]) -> Notation | None:
-    """The parsed string of einsum, einops or einx; None if `text` is none. Raises ComprehensionError if it is
-    malformed."""
+    """The parsed string `text` of einsum, einops or einx; None if it is none. `reduce` is the reduction, such as "sum",
+    and `sizes` are the extents of axes that the caller states. Raises ComprehensionError if one of the three is
+    invalid."""
     if not text.strip() or not is_notation(text):
         return None
     source = Source(text)
@@ -136,7 +137,8 @@ def _letters(source: Source, text: str, offset: int) -> Term:
 
 
 def _names(source: Source, text: str, offset: int) -> Term:
-    """Parse a term of einops or einx, in which names are axes and parentheses join axes."""
+    """Parse `text`, a term of einops or einx at `offset` in the source, in which names are axes and parentheses join
+    axes; returns its axes and groups. Raises ComprehensionError if it is malformed."""
     groups: list[Group] = []
     joined: list[Axis] | None = None
     opened, bracketed, at = 0, False, 0

@@ -131,8 +131,8 @@ class _Reader:
         return tuple(inputs), declarations
 
     def declared(self, name: str, annotation: ast.expr) -> list[Declaration]:
-        """The declarations in an annotation such as `"f32[M, K]"`; other annotations, such as np.ndarray, declare
-        nothing."""
+        """The declarations of the parameter `name` by an annotation such as `"f32[M, K]"`; an annotation that is no
+        string, such as np.ndarray, declares nothing. Raises ComprehensionError for other strings."""
         if not isinstance(annotation, ast.Constant) or not isinstance(annotation.value, str):
             return []
         start, end = self.at(annotation)

@@ -69,7 +69,8 @@ def winograd_sums(a: Assigner, node: Node) -> bool:
 
 
 def transformed(a: Assigner, node: Node, choice: Winograd, weights: Value | None = None) -> Value:
-    """Emit the transformed filters of a convolution, for the transform and panels of `choice`."""
+    """Emit the transformed filters of the convolution `node`, for the transform and the panels of `choice`, and return
+    them. They are computed from `weights`, by default from the filters of `node`."""
     w = node.inputs[1]
     assert w is not None
     source = weights or a.as_row_major(w)

@@ -17,7 +17,8 @@ _CURRENT_ROUNDING = 4
 
 
 def scaleb(out: Writer, x: str, n: str, t: DType, width: int) -> str:
-    """Emit x 2^floor(n) of f32 or f64 vectors by VSCALEF."""
+    """Emit x * 2^floor(n) by AVX-512's VSCALEF for vectors of `width` elements of type `t` (f32 or f64), and return the
+    result's name."""
     least, most = 128 // t.bits, 512 // t.bits
 
     def call(parts: list[str], size: int) -> str:
@@ -39,8 +40,8 @@ def literal_table(entries: Sequence[str]) -> str:
 
 
 def permuted(out: Writer, index: str, table: str, width: int) -> str:
-    """Emit the look-up in a table of 16 f32 by VPERMPS: for each lane the entry at the low four bits of its i32 in
-    `index`."""
+    """Emit a look-up in a vector `table` of 16 f32 by AVX-512's VPERMPS, and return the result's name: each of `width`
+    lanes gets the entry at the low four bits of its i32 in `index`."""
     ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
 
     def call(parts: list[str], size: int) -> str:
@@ -62,8 +63,9 @@ def permuted_of_two(out: Writer, index: str, low: str, high: str, width: int) ->
 
 
 def permuted_by_eights(out: Writer, index: str, low: str, high: str, width: int) -> str:
-    """Emit the look-up of each i32 `index`, by its low four bits, in a table of 16 f32 whose halves are `low` and
-    `high`. AVX2's VPERMPS selects among eight by three bits: once in each half, and the fourth bit selects the half."""
+    """Emit a look-up in a table of 16 f32, of which `low` has the first and `high` the last eight, and return the
+    result's name: each of `width` lanes gets the entry at the low four bits of its i32 in `index`. AVX2's VPERMPS looks
+    up three bits in either half, and the fourth bit selects between the two results."""
     half = TABLE // 2
     ty, word = register_type(f32, half), register_type(i32, half)
 

@@ -35,8 +35,9 @@ def to_f32(out: Writer, a: str, t: DType, width: int) -> str:
 
 
 def from_f32(out: Writer, a: str, t: DType, width: int) -> str:
-    """Emit the conversion of f32 to f16 or bf16, to nearest even. bf16 is rounded on the bits: the CPU's instruction
-    flushes denormals."""
+    """Emit the conversion of the f32 `a`, a vector of `width` or a scalar (0), to `t` (f16 or bf16), rounded to
+    nearest, ties to even; returns the result's name. bf16 is rounded on the bits, because the CPU's instruction flushes
+    denormals."""
     wide = register_type(f32, width)
     if t is f16:
         return out.inst(f"fptrunc {wide} {a} to {register_type(f16, width)}")
@@ -145,8 +146,8 @@ def _narrow(out: Writer, a: str, whole: str, source: DType, to: DType, width: in
 
 
 def _float_to_wide(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Emit the conversion of floats to integers of 32 or 64 bits, saturated. The largest integer may have no float, so
-    it is selected separately."""
+    """Emit the conversion of the floats `a`, of type `source`, to integers `to` of 32 or 64 bits, saturated, with 0 for
+    NaN; returns the result's name. The largest integer may have no float, so it is selected separately."""
     r, beyond = register_type(to, width), float(int(to.max) + 1)
     below = float(np.nextafter(source.numpy.type(beyond), source.numpy.type(0)))
     bounded = _bounded(out, a, source, _pair(source, width, to.min, min(below, float(int(to.max)))), width)

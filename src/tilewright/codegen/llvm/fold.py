@@ -56,8 +56,9 @@ def _combined(s: State, reduction: Reduction, t: DType) -> dict[int, str]:
 
 
 def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
-    """Combine the lanes of one vector by halving it. If the width is no power of two, the lanes beyond the largest one
-    are combined separately."""
+    """Combine the `width` lanes of the vector `part` to one element by the operator `op`, halving the vector until one
+    lane is left; returns the element's name. If the width is no power of two, the lanes beyond the largest one are
+    combined separately."""
     power = 1 << log2(width)
     if power < width:
         ends = ((0, power), (power, width))

@@ -242,8 +242,9 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
 
 
 def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int, *, whole: bool = True) -> str | None:
-    """The lanes of an access that goes down a column of a square tile in an allocation of this function; None for other
-    accesses. If not `whole`, only the rows of lanes that are on need to have been written."""
+    """The lanes `start` to `start + width` of an access that goes down a column of a square tile in an allocation of
+    this function, shuffled from the tile's rows; None for other accesses. If not `whole`, only the rows of lanes that
+    are on need to have been written."""
     pointer, base = s.pointer(buffer), as_constant(access.base)
     assert access.steps is not None
     steps = access.steps[start : start + width]
@@ -265,7 +266,9 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
     known = s.places[-1].shuffles
 
     def shuffle(a: str, b: str, picks: tuple[int, ...]) -> str:
-        """Neighbouring columns share most of theirs: LLVM would find that too, in a third of such a kernel's time."""
+        """The elements `picks` of the concatenated vectors `a` and `b`. Equal shuffles are emitted once: neighbouring
+        columns have most shuffles in common, and LLVM would take a third of the kernel's compile time to discover
+        that."""
         if a == b == "poison":
             return a
         if (a, b, picks) not in known:
@@ -413,7 +416,8 @@ def _memory_suffix(t: DType, width: int) -> str:
 
 
 def from_memory(s: State, raw: str, t: DType, width: int) -> str:
-    """Convert an element, or a vector of `width`, from its type in memory to its type in registers."""
+    """Emit the conversion of `raw`, one element (`width` 0) or a vector of `width` elements of type `t`, from its type
+    in memory to its type in registers; returns the result's name."""
     ty = memory_type(t, width)
     if t is boolean:
         return s.out.inst(f"icmp ne {ty} {raw}, {'zeroinitializer' if width else '0'}")

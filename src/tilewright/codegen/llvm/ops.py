@@ -185,8 +185,8 @@ class Ops:
         return out.inst(f"select i1 {finite}, {ty} {scaled}, {ty} {out.inst(f'fmul {ty} {x}, {great}')}")
 
     def _gelu(self, name: str, t: DType, x: str, width: int) -> str:
-        """Emit x (1 + f) / 2, where f is the library's error function or hyperbolic tangent of a polynomial of x, as
-        GELU's variant `name` says."""
+        """Emit x * (1 + f) / 2 for floats of type `t`, where f is the error function if `name` is "gelu", else the
+        hyperbolic tangent of a cubic polynomial of x. Returns the result's name."""
 
         def apply(op: str, a: str, b: str | float) -> str:
             return self._on_float(op, t, [a, b if isinstance(b, str) else number(b, t, width)], width)
@@ -203,7 +203,8 @@ class Ops:
         return f"{ty.split(' x ')[0]} x i1>" if ty.startswith("<") else "i1"
 
     def _library(self, name: str, t: DType, args: Sequence[str], width: int) -> str:
-        """Emit a call of the C library for each lane."""
+        """Emit a call of the C library's function `name` (with the suffix `f` for f32) for each of `width` lanes of
+        `args`, and return the results' name."""
         scalar = register_type(t)
         symbol = self.out.declare(
             name + ("f" if t is f32 else ""), scalar, [scalar] * len(args), "nounwind willreturn memory(none)"
@@ -234,7 +235,8 @@ class Ops:
         width: int,
         result: DType,
     ) -> str:
-        """Apply a scalar function lane by lane; its arguments have one type, or one each."""
+        """Emit the scalar function `f` for each of `width` lanes of `args` (0: for scalars), and return the name of the
+        results, of type `result`. The operands have one type `t`, or one each."""
         if not width:
             return f(list(args))
         types = [t] * len(args) if isinstance(t, DType) else t
@@ -276,8 +278,8 @@ class Ops:
         raise CompileError(f"no native code for the operator {name!r} on {t}")
 
     def _shift(self, name: str, t: DType, a: str, n: str, width: int) -> str:
-        """Emit a shift. Shifts by the width or more (or by a negative number) give 0, or the sign for a signed shift
-        right."""
+        """Emit the shift `name` of `a` by `n` bits, and return the result's name. Shifts by at least the type's width,
+        or by a negative number, give 0, or the sign for a signed shift to the right."""
         ty, i1 = register_type(t, width), register_type(boolean, width)
         opcode = "shl" if name == "shl" else "ashr" if t.kind == "int" else "lshr"
         if not width and is_literal(n) and 0 <= int(n) < t.bits:
@@ -293,8 +295,8 @@ class Ops:
         return self.out.inst(f"select {i1} {fits}, {ty} {shifted}, {ty} {number(0, t, width)}")
 
     def divide(self, name: str, t: DType, a: str, b: str, width: int, *, natural: bool = False) -> str:
-        """Emit an integer division or remainder; by zero they give 0, and min / -1 wraps. `natural` promises a >= 0, b
-        > 0."""
+        """Emit the integer division or remainder `name` of a by b, and return the result's name. By zero both give 0,
+        and min / -1 wraps. `natural` promises that a >= 0 and b > 0."""
         ty, i1 = register_type(t, width), register_type(boolean, width)
         out = self.out
         quotient = name in ("floordiv", "truncdiv")
@@ -336,9 +338,9 @@ class Ops:
         return result
 
     def _whole(self, quotient: bool, signed: bool, t: DType, a: str, b: str, width: int, by_floats: bool) -> str:
-        """Emit a / b rounded toward zero (`quotient`), or its remainder. CPUs divide only vectors of floats: quotients
-        of 16-bit integers are exact enough in f32, and of 32-bit integers in f64, to be truncated to the right
-        integer."""
+        """Emit a / b rounded toward zero (`quotient`), or its remainder, of integers that are `signed` or not, and
+        return the result's name. CPUs only divide vectors of floats, so with `by_floats` integers of 16 bits are
+        divided in f32 and integers of 32 bits in f64, whose quotients truncate to the right integer."""
         ty, out = register_type(t, width), self.out
         sign = "s" if signed else "u"
         if not by_floats:

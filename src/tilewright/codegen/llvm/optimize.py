@@ -48,8 +48,9 @@ _machines = threading.local()
 
 
 def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachine:
-    """LLVM's code generator for a machine, by LLVM's names, at optimization level `opt`. Each thread caches its last
-    one: creating one takes a third of a small kernel's compile time, and a compile requests the same one each time."""
+    """LLVM's code generator at optimization level `opt` for the machine with LLVM's names `triple`, `cpu` and
+    `features`. Each thread caches its last generator: creating one takes a third of a small kernel's compile time, and
+    a compile requests equal ones each time."""
     about = (triple, cpu, features, opt)
     if getattr(_machines, "about", None) != about:
         _machines.machine = machine_for(triple, cpu=cpu, features=features, opt=opt, every_target=True)

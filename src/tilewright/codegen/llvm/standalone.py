@@ -73,7 +73,8 @@ def exported(kernel: PrimFunc, name: str, workspace: Sequence[Workspace]) -> lis
 def _parts(
     f: Function, workspace: Sequence[Workspace], sizes: Mapping[str, Value], threads: Value, base: Value
 ) -> Iterator[tuple[Value, Value]]:
-    """For each part of the workspace that begins at `base`: its address, and the bytes from `base` to its end."""
+    """Emit the addresses of the parts of a workspace at address `base`, for extents `sizes` and a number of `threads`.
+    Yields for each part: (its address, the bytes from `base` to its end)."""
     end = f.value(0, I64)
     for w in workspace:
         place = base + end

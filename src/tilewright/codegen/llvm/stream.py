@@ -65,9 +65,10 @@ def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str
 
 
 def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) -> None:
-    """Write one vector by streaming stores of at most `most` elements each.
+    """Write the vector `part` of `width` elements to address `where` by streaming stores of at most `most` elements
+    each.
 
-    A piece is the largest power of two that divides the width: twelve elements are written by fours.
+    A piece has the largest power of two of elements that divides the width: twelve elements are written by fours.
     """
     out = s.out
     fewer, note, ty = min(most, width & -width), out.nontemporal(), memory_type(t, width)

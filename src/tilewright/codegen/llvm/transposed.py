@@ -159,8 +159,9 @@ def _call(
 def _body(
     s: State, t: DType, n: int, sizes: tuple[int, int, int], steps: tuple[str, str], aligns: tuple[int, int]
 ) -> str:
-    """The instructions of a function that transposes a tile: `sizes` are the number of rows, of lanes and of results,
-    and rows have `n` elements."""
+    """The instructions of a function that transposes a tile: `sizes` are the numbers of rows, of lanes stored and of
+    results, `steps` the distances between rows and between results, in elements, and `aligns` their alignments in
+    bytes; a row has `n` elements of type `t`."""
     rows, lanes, results = sizes
     out, element, row = Writer(), memory_type(t), memory_type(t, n)
     known: dict[tuple[str, str, tuple[int, ...]], str] = {}

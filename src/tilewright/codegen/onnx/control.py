@@ -69,7 +69,8 @@ _TRUTH = TensorType(boolean, ())
 def _body(
     inner: Writer, body: Graph, attrs: LoopAttrs, alive: str, number: Value, inputs: list[onnx.ValueInfoProto]
 ) -> onnx.GraphProto:
-    """Write the nodes of a loop's body with the writer `inner`; returns the ONNX graph of one iteration."""
+    """Write the nodes of a loop's body with the writer `inner`; returns the ONNX graph of one iteration. `inputs` are
+    the declarations of its inputs: the iteration's `number`, the condition named `alive`, and the carried values."""
     write_nodes(inner, body)
     results = [_result(inner, v) for v in body.outputs]
     outputs = list(body.outputs)

@@ -104,8 +104,9 @@ class Writer:
     # --- numbers and sizes --------------------------------------------------------------------------------------------
 
     def constant(self, array: Any, t: DType, hint: str = "constant") -> str:
-        """The name of a constant with these elements, for which a node `Constant` is added before all others unless an
-        equal one exists. Initializers are for weights."""
+        """The name of a constant with the elements of `array` in type `t`. Unless an equal constant exists, a node
+        `Constant` before all other nodes is added for it, whose name begins with `hint`; initializers are only for
+        weights."""
         array = np.ascontiguousarray(np.asarray(array).astype(t.numpy)).reshape(np.shape(array))
         key = (str(t), array.shape, array.tobytes())
         if key not in self.shared.constants:

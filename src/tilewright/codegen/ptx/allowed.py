@@ -43,7 +43,8 @@ _DEFINED = re.compile(r'\bdefine\b[^\n@]*@("(?:[^"\\]|\\.)*"|[A-Za-z_$.][\w$.]*)
 
 
 def check_allowed(text: str, where: str) -> None:
-    """Raises CompileError, which lists them, for functions that LLVM text calls and that are not known to be safe."""
+    """Raise CompileError if the LLVM text calls functions that are not known to be safe on a GPU; the error lists these
+    and names `where` they are called."""
     defined = set(_DEFINED.findall(text))
     called = {name for name in _CALLED.findall(text) if name not in defined}
     refused = sorted(name for name in called if not ALLOWED.fullmatch(name))

@@ -212,9 +212,9 @@ def _as_tf32(s: State, value: str) -> str:
 
 
 def _fragment(s: State, region: Region, count: int, across: bool, lies: tuple[int, int]) -> list[str]:
-    """Load a fragment of `count` registers from shared memory: four of A, for two groups of eight rows in each of two
-    groups of depth, or two of B. `lies`: the bytes from eight lines to the next eight, and from a group of depth to the
-    next."""
+    """Emit a load of a fragment of `count` registers from the `region` in shared memory, and return their names: four
+    registers of A, for two groups of eight rows in each of two groups of depth, or two of B. `lies`: the bytes from
+    eight lines to the next eight, and from a group of depth to the next. `across` transposes each 8x8 matrix."""
     t = region.buffer.dtype
     lines, groups = lies
     word = _word(t)

@@ -39,7 +39,8 @@ bytes or the parity of the phase that is waited for."""
 
 
 def _call(s: State, name: str, text: str, operands: list[str]) -> None:
-    """Emit a call of an internal function that consists of the assembler text `text`, and define it once."""
+    """Emit a call of the internal function `name` with `operands` (type and value), and define it if it is new; the
+    function consists of the assembler text `text`."""
     types = [x.split()[0] for x in operands]
     symbol = f"{_PREFIX}.{name}"
     names = ", ".join(f"{t} %a{k}" for k, t in enumerate(types))

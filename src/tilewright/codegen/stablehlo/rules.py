@@ -246,8 +246,9 @@ def _convolution(
     spread: Sequence[int],
     pads: Sequence[int],
 ) -> Ref:
-    """Write a convolution of `operands` (input, filters). `kernel` names the first two dimensions of the filters,
-    `spread` is the dilation of the input; filters of a transposed convolution are mirrored."""
+    """Write a convolution of `operands` (input, filters) with `strides` and `pads` (those before, then those after each
+    dimension), and return its result. `kernel` names the first two dimensions of the filters, `spread` is the dilation
+    of the input; filters of a transposed convolution are mirrored."""
     attrs = node.of(ConvAttrs)
     rank = len(strides)
     space = ", ".join(map(str, range(rank)))
@@ -275,7 +276,8 @@ _KINDS: dict[str, tuple[str, Callable[[DType], Any]]] = {
 
 
 def reduced(w: Writer, x: Ref, op: str, axes: Sequence[int]) -> Ref:
-    """Write a reduction of `x` by `op` that keeps the reduced dimensions, with extent one."""
+    """Write the reduction of `x` by the graph operator `op`, such as "reduce_mean", over the dimensions `axes`, and
+    return its result, in which these dimensions have extent one."""
     kind, start = _KINDS[op]
     if x.dtype is boolean:
         kind = {"maximum": "or", "minimum": "and"}.get(kind, kind)

@@ -190,8 +190,9 @@ class Writer:
     # --- regions ------------------------------------------------------------------------------------------------------
 
     def reduced(self, x: Ref, kind: str, start: Any, shape: Sequence[Expr], attrs: str, op: str = "reduce") -> Ref:
-        """Write a reduction of `x` whose body is the one operation `kind`, from the number `start`; `op` may be a
-        reduction over windows."""
+        """Write a reduction of `x`, whose body is the one operation `kind` and which begins with the number `start`,
+        and return the result, of shape `shape`. `op` is "reduce" or "reduce_window"; `attrs` is the text of the
+        operation's attributes."""
         scalar = tensor_type(x.dtype, ())
         begin = self.constant(start, x.dtype)
         result = Ref(self.fresh(), x.dtype, tuple(shape))

@@ -97,7 +97,9 @@ def _joined(dims: Sequence[_Dim]) -> list[_Dim]:
 
 
 def _split(base: tuple[int, ...], dims: list[_Dim], depth: int) -> Iterator[Nest]:
-    """Yield the best nest for loops `dims`; if no single one fits, nests for each iteration of one loop."""
+    """Yield the best nest of instructions for the loops `dims`, whose operands begin at the rows `base`; if no single
+    nest fits, yield nests for each iteration of one loop. The distance between operations that write the same
+    row is at least `depth`."""
     results = _best(base, dims, depth)
     if results is not None:
         yield results

@@ -78,8 +78,9 @@ def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
 
 
 def _padded(starts: Array, dram: Array, inside: Array, valid: int) -> Iterator[Picture]:
-    """Yield transfers of lines, from `starts` in the buffer on, whose first and last elements may be zeros of a padding
-    instead of elements in DRAM, or that are all zeros."""
+    """Yield the transfers of lines from DRAM rows `dram` [line, row] to the buffer rows that begin at `starts`. Where
+    `inside` [line, row] is false, a row is padding and becomes zeros: at the beginning and end of a line, or throughout
+    the line. `valid` is a DRAM row that can be read where nothing is."""
     width = inside.shape[1]
     first, count = inside.argmax(1), inside.sum(1)
     run = [inside[n, first[n] : first[n] + count[n]].all() for n in range(len(starts))]

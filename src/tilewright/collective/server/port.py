@@ -46,8 +46,8 @@ class Service:
 
 
 def open_services(port: Port, name: str, workers: int, limit: int, answered: Answer) -> Callable[[], None]:
-    """Offer the services `name` of each of the `workers` workers, and of readers, at `port`; returns a function that
-    removes them."""
+    """Offer services at `port` that begin with `name`: one for each of `workers` workers, and one for all readers. They
+    answer messages of at most `limit` bytes by `answered`. Returns a function that removes them."""
     services = [Service(connection(name, w), w, limit, answered) for w in (*range(workers), None)]
     for service in services:
         port.add(service)

@@ -64,7 +64,8 @@ def _matching(source: Array, target: Array, begin: Any, end: Any, reduces: bool)
 
 
 def ring(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """2 (n - 1) rounds, each of a block of 1/n of the data to the next rank: the least bytes, and the most rounds."""
+    """The rounds of a ring all-reduction of `elements` elements: 2 (n - 1) for n ranks, in each of which a rank sends
+    1/n of the data to the next rank. It sends the least bytes in the most rounds. `chunks` is unused."""
     every = np.arange(ranks)
     cuts = np.arange(ranks + 1) * elements // ranks
     for reduces in (True, False):
@@ -85,7 +86,8 @@ def tree(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
 
 
 def recursive_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """log n rounds in which pairs at distances 1, 2, 4, ... exchange everything: the fewest rounds."""
+    """The rounds of an all-reduction of `elements` elements between n `ranks` by recursive doubling: log n, in which
+    pairs of ranks at distances 1, 2, 4, ... exchange everything. These are the fewest rounds. `chunks` is unused."""
     power = 1 << (ranks.bit_length() - 1)
     every = np.arange(power)
     yield from _fold(ranks, power, elements, True)
@@ -95,8 +97,9 @@ def recursive_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round
 
 
 def halving_doubling(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """Pairs exchange halves of what they still reduce, at distances n/2, n/4, ..., then the reduced parts in the
-    reverse order: 2 log n rounds, and for powers of two as few bytes as a ring's."""
+    """The rounds of an all-reduction of `elements` elements between n `ranks`: pairs exchange halves of what they still
+    reduce, at distances n/2, n/4, ..., then the reduced parts in the reverse order. There are 2 log n rounds, and for
+    powers of two as few bytes as in a ring. `chunks` is unused."""
     power = 1 << (ranks.bit_length() - 1)
     every = np.arange(power)
     begin, end = np.zeros(power, np.int64), np.full(power, elements, np.int64)
@@ -125,8 +128,9 @@ def _fold(ranks: int, power: int, elements: int, reduces: bool) -> Iterator[Roun
 
 
 def two_trees(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
-    """Each half of the data goes up and down one of two binary trees, chunk after chunk: nearly a ring's bandwidth with
-    logarithmic latency, as a rank inside one tree is a leaf of the other (but for rank 0 of an odd number)."""
+    """The rounds of an all-reduction of `elements` elements by two trees: each half of the data goes up and down one of
+    two binary trees, in `chunks` chunks, one after another. It has nearly a ring's bandwidth with logarithmic latency,
+    as a rank inside one tree is a leaf of the other (but for rank 0 of an odd number)."""
     middle = elements // 2
     spans = ((0, middle), (middle, elements))
     trees = [Tree.of(parents, low, high, chunks) for parents, (low, high) in zip(_parents(ranks), spans, strict=True)]

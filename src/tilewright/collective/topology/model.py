@@ -39,7 +39,8 @@ class Model:
         return max(self.alpha + max(0.0, nbytes - self.burst) * self.beta, nbytes * self.beta)
 
     def seconds(self, algorithm: str, ranks: int, nbytes: int, chunks: int = 1) -> float:
-        """The expected seconds of an all-reduction of `nbytes` bytes on each rank."""
+        """The expected seconds of an all-reduction by `algorithm`, such as "ring", of `nbytes` bytes on each of `ranks`
+        ranks; two trees send the data in `chunks` chunks."""
         if ranks < 2:
             return 0.0
         n, whole, add = ranks, self.round(nbytes), self.gamma * nbytes
@@ -60,7 +61,8 @@ class Model:
         raise CollectiveError("no such algorithm", where="model", got=algorithm)
 
     def _two_trees(self, ranks: int, nbytes: int, chunks: int) -> float:
-        """The time of two trees: one round for each chunk, and one for each level up and down.
+        """The seconds of an all-reduction of `nbytes` bytes between `ranks` ranks by two trees: one round for each of
+        `chunks` chunks, and one for each level up and down.
 
         In each round, an inner rank of one tree receives two parts of a chunk to add and one reduced part, and one more
         as a leaf of the other tree; it adds one while the next arrives. While chunks only go up, or only down, it

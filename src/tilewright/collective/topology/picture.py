@@ -6,7 +6,8 @@ from tilewright.collective.topology.algorithms import rounds_of
 
 
 def picture(algorithm: str, ranks: int, elements: int | None = None, chunks: int = 1) -> str:
-    """A table of the messages of each round, by their sender.
+    """A table of the messages in each round of an all-reduction by `algorithm` between `ranks` ranks, by their sender;
+    two trees send the data in `chunks` chunks.
 
     `>3 0:2+` means elements 0 and 1 sent to rank 3, which adds them; without `+` they replace its own. If `elements` is
     None, there is one for each rank.

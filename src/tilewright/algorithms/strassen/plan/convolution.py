@@ -55,7 +55,9 @@ MAX_STRIPS = 64
 
 @lru_cache(maxsize=4096)
 def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
-    """(estimated cost, setting) of the best setting for an image, in its best strips; None if none fits."""
+    """(estimated cost, setting) of the best setting for one image of `shape`, in the best strips, for panels of `width`
+    filters; None if no setting fits. `model` is the size in bytes of all weights of the model, which decides from which
+    memory they are read."""
     results = (
         (estimate(shape, StrassenStrips(width, panels), strip, model, target), StrassenStrips(width, panels))
         for strip in strips(ceil(shape.height * shape.width / 2))

@@ -273,8 +273,9 @@ def _strip(
     columns: int,
     zero: Tensor | None,
 ) -> Tensor:
-    """The stage of the strips: the input rows that each of `count` tile rows (or pieces of one, `across` per row)
-    reads, with zeros past the map and the channels, or the zero point past a map of codes."""
+    """The stage `strip` of extents `shape`, which copies the input rows that each of `count` tile rows (or pieces of
+    one, `across` per row) reads. A map has `down` tile rows, and a piece `columns` tiles. Past the map and past the
+    channels the copy is zero, past a map of codes it is the zero point `zero`."""
     stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
     rows, step = shape[1], attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])

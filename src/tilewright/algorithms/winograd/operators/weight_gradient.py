@@ -66,8 +66,8 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
     chunks = ceildiv(lines, rows)
 
     def strips(of: Tensor, name: str, height: int, width: Expr, before: tuple[int, int]) -> Tensor:
-        """The stage `<name>_strip`, which copies the rows of a map that each tile row reads, with zeros past the
-        map."""
+        """The stage `<name>_strip`, which copies the `height` rows of `width` columns of the map `of` that each row of
+        tiles reads, with zeros outside of the map. `before`: the rows and columns of padding before the map."""
 
         def element(chunk: Expr, row: Expr, block: Expr, i: Expr, v: Expr, lane: Expr) -> Expr:
             line = chunk * rows + row
@@ -80,8 +80,8 @@ def sums_in_chunks(x: Tensor, g: Tensor, attrs: WinogradWeightAttrs, rows: int) 
         return tensor
 
     def tiles(of: Tensor, name: str, matrix: te.ConstMatrix, length: int, strip: Tensor) -> Tensor:
-        """The stage with the transformed tiles of each chunk, `matrix` applied to the rows of each tile and then to its
-        columns."""
+        """The stage `<name>_columns` with the transformed tiles of each chunk: `matrix` is applied to the `length` rows
+        of each tile of `strip`, which was copied from the map `of`, and then to its `length` columns."""
         i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
         half: Tensor = te.compute(
             (*strip.shape[:3], const(size), *strip.shape[4:]),

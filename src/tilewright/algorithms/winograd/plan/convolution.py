@@ -372,8 +372,9 @@ def products(
 def register_tiles(
     s: Schedule, tile: BlockRef, group: LoopRef, rows: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """Split the products into register tiles that sum over all channels. Returns the loop over the elements of a tile,
-    the block that stores and the block that multiplies."""
+    """Split the products, which the block `tile` computes inside the loop `group`, into register tiles of `rows` rows
+    that sum over all channels. `elements` is the number of loops over the elements of a transformed tile. Returns (one
+    loop over these elements, the block that stores, the block that multiplies)."""
     product = s.cache_write(tile, "local")
     s.compute_at(product, group)
     *each, _, t, _ = s.loops(product)[-elements - 3 :]

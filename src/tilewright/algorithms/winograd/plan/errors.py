@@ -44,10 +44,8 @@ LARGEST_OUTPUT = 4.8
 
 
 def largest_error(tile: int, window: int, stride: int, channels: int, lanes: int) -> float:
-    """The largest error that is expected of a layer's outputs, as a share of the largest of them.
-
-    Channels are in blocks of `lanes`.
-    """
+    """The largest error that is expected in the outputs of a convolution by F(tile, window) with the step `stride`
+    between outputs, relative to its largest output. It sums over `channels` channels, in blocks of `lanes`."""
     blocks = ceil(channels / lanes)
     part = part_of(blocks, lanes)
     return LARGEST_ERROR / LARGEST_OUTPUT * max(deviations(tile, window, stride, part * lanes, ceil(blocks / part)))
@@ -64,9 +62,10 @@ def largest_error_of_sums(tile: int, window: int, part: int, parts: int) -> floa
 
 @lru_cache(maxsize=1024)
 def deviations(tile: int, window: int, stride: int, part: int, parts: int, *, filters: int = 1) -> tuple[float, ...]:
-    """For each output p of a tile's side, the standard deviation of its error if outputs have variance 1; for output
-    (p, q) it is the geometric mean of those of p and q. Sums are over `part` channels at once, and then over `parts`
-    such sums. `filters`: the number of roundings of an element of the transformed filters."""
+    """For each output p along a side of a tile, the standard deviation of its rounding error if outputs have variance
+    1; the deviation of output (p, q) is the geometric mean of the ones of p and q. `tile`, `window` and `stride` say
+    which transform it is. `part` channels are summed at once, and then `parts` such sums. `filters` is the number of
+    roundings of an element of the transformed filters."""
     at, g, bt = transforms(tile, window, stride)
     products = [squares(b) * squares(k) / window for b, k in zip(bt, g, strict=True)]
     rows = [sum(float(x) ** 2 * p for x, p in zip(row, products, strict=True)) for row in at]
