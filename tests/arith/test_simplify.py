@@ -12,6 +12,7 @@ from tilewright.arith import Analyzer, bounds, exact_quotient, linear, prove, pr
 from tilewright.arith.forms import order
 from tilewright.ir.dtype import boolean, f16, f32, f64, i8, i32, i64, u32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, call, cast, const, equal, maximum, minimum, not_equal, select
+from tilewright.ir.rewrite import walk_expr
 
 i, j, k, x, y = (Var(name) for name in "ijkxy")
 io, ii, f = Var("io"), Var("ii"), Var("f")
@@ -324,6 +325,22 @@ def test_long_products_are_not_multiplied_out() -> None:
     assert len(an.form((x + 1) * (y + i + 2))[0]) == 5
     several = sum((Var(f"a{t}") * 3 for t in range(12)), const(3))
     assert an.form_divisor(an.form(m * 2 * several)) == 8 * 2 * 3
+
+
+@pytest.mark.parametrize("term", [0, 1], ids=["powers", "sums"])
+def test_data_squared_repeatedly_stays_a_product(term: int) -> None:
+    """`x` squared 60 times has 2**60 factors and, with a sum in between, as many terms: neither is written out."""
+    value = place
+    for _ in range(60):
+        value = value * value + term
+    simple = Analyzer().simplify(value)
+    assert sum(1 for _ in walk_expr(simple)) < 200
+    short = place
+    for _ in range(3):
+        short = short * short + term
+    simple = Analyzer().simplify(short)
+    for start in (-3, 2, 12345678901):
+        assert evaluate(simple, {place: start}) == evaluate(short, {place: start})
 
 
 def test_analyzers_are_forgotten_when_they_remember_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,9 +191,16 @@ class Analyzer:
         return ({e: 1}, 0)
 
     def _product(self, a: Form, b: Form) -> Form:
-        if a[0] and b[0] and (len(a[0]) + 1) * (len(b[0]) + 1) > _PRODUCT_TERMS:
+        long = (len(a[0]) + 1) * (len(b[0]) + 1) > _PRODUCT_TERMS
+        if a[0] and b[0] and (long or (self._sum_of_data(a) and self._sum_of_data(b))):
             return ({forms.monomial((forms.to_expr(a), forms.to_expr(b))): 1}, 0)
         return division.merge_digits(self, forms.mul(a, b))
+
+    def _sum_of_data(self, form: Form) -> bool:
+        """Whether a form is a sum that contains loads. The product of two such sums stays a product: multiplied out
+        it has no use for indices, and a model that squares a sum n times would make a polynomial of degree 2**n."""
+        terms, constant = form
+        return len(terms) + (constant != 0) > 1 and any(self.of_data(t) for t in terms)
 
     def _simplify_i64(self, e: Op) -> Expr:
         """Operators that are not linear: minimum, maximum, select and the rest."""

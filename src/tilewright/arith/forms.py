@@ -61,12 +61,26 @@ def scale(a: Form, factor: int) -> Form:
     return ({atom: c * factor for atom, c in a[0].items()}, a[1] * factor)
 
 
+_FACTOR_LIMIT = 32
+"""The largest number of factors that a product is divided into. Data squared n times has 2**n of them."""
+
+
 def factors(atom: Expr) -> tuple[Expr, ...]:
-    """The factors of a product of atoms; of another atom itself alone."""
-    if type(atom) is Op and atom.name == "mul":
-        left, right = atom.args
-        return (*factors(left), *factors(right))
-    return (atom,)
+    """The factors of a product of atoms, from left to right; of a product of more than 32 factors, and of any other
+    atom, the atom itself alone."""
+    if type(atom) is not Op or atom.name != "mul":
+        return (atom,)
+    parts: list[Expr] = []
+    pending: list[Expr] = [atom]
+    while pending:
+        e = pending.pop()
+        if type(e) is not Op or e.name != "mul":
+            parts.append(e)
+            continue
+        pending += (e.args[1], e.args[0])
+        if len(parts) + len(pending) > _FACTOR_LIMIT:
+            return (atom,)
+    return tuple(parts)
 
 
 def monomial(parts: tuple[Expr, ...]) -> Expr:

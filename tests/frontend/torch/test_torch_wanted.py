@@ -74,6 +74,21 @@ def test_powers_of_an_open_number() -> None:
     assert torch.logspace(0, 2, 3).tolist() == [1, 10, 100]  # PyTorch's own again
 
 
+def test_powers_of_integers_by_integers() -> None:
+    """Two and three of them in one kernel: squares that wrap, of data squared before."""
+
+    def powers(x: Any, k: Any) -> Any:
+        return x**k, torch.pow(2, k), ((x**k) ** k) ** k
+
+    generator = torch.Generator().manual_seed(0)
+    for kind in (torch.int64, torch.int32, torch.uint8):
+        pairs = [(-7, 8), (-2, 40)] if kind.is_signed else [(0, 9), (0, 9)]
+        x, k = (torch.randint(*ends, (37,), generator=generator).to(kind) for ends in pairs)
+        wanted = powers(x, k)
+        for ours, theirs in zip(tw.compile(Functional(powers), (x, k))(x, k), wanted, strict=True):
+            assert torch.equal(torch.as_tensor(ours), theirs)
+
+
 def test_pairs_and_covariances_of_an_open_number_of_rows() -> None:
     check(Functional(lambda x: F.pdist(x), lambda x: F.pdist(x, 1.0)), rows, batches=(2, 3, 8, 61))
     check(Functional(lambda x: torch.cov(x), lambda x: torch.corrcoef(x)), rows, batches=(2, 3, 8), tolerance=1e-5)
