@@ -75,8 +75,8 @@ def identity(
     decisions: Sequence[str] = (),
     extensions: Sequence[str] = (),
 ) -> str:
-    """A kernel's key for the object cache: 32 hexadecimal digits that differ if any argument, the compiler, LLVM or the
-    flag `TILEWRIGHT_SKETCHES` does."""
+    """The key of a kernel in the cache of objects: 32 hexadecimal digits that differ if `workload` (the kernel's text),
+    `target`, `options`, `decisions`, `extensions`, the compiler, LLVM or the flag `TILEWRIGHT_SKETCHES` differs."""
     inputs = {
         "workload": workload,
         "target": target.fingerprint,
@@ -113,8 +113,8 @@ def _own_files() -> Files:
 
 
 def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Files | None = None) -> str:
-    """`source_digest`, cached by the files' names, sizes, times and inodes, so that they are read only when one of them
-    has changed.
+    """`source_digest` of the Python files in `root` (or `files`) without the folders `unrelated`, cached by the files'
+    names, sizes, times and inodes, so that they are read only when one of them has changed.
 
     Python itself decides by a file's size and time of modification whether a module's byte code is current. Here the
     time of the inode's last change counts too, which no program can set; if one is at most a few seconds old, all files

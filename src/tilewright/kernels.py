@@ -187,8 +187,8 @@ class KernelCompiler:
         return done
 
     def compile_together(self, kernels: Iterable[Asked]) -> None:
-        """Compile those of the kernels that are not there yet by several processes, if that pays: a third of a kernel's
-        time is LLVM's, which has a thread of its own, and the rest holds the interpreter lock."""
+        """Compile `kernels` by several processes, without the ones that are compiled already, if that pays: a third of
+        a kernel's time is LLVM's, which has a thread of its own, and the rest holds the interpreter lock."""
         missing: dict[str, Asked] = {}
         for asked in kernels:
             if asked.name not in missing and asked.name not in self._known:
@@ -303,7 +303,8 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
 def _encode(
     workspaces: tuple[Workspace, ...], symbols: tuple[Var, ...], alone: bool, cycles: int, canonical: Mapping[Var, Var]
 ) -> bytes:
-    """The header, in JSON, of a kernel's object in the cache, with its symbols replaced by those in `canonical`."""
+    """The header, in JSON, of a kernel's object in the cache, with its symbols replaced as in `canonical`. `alone` says
+    that one thread runs the kernel; `cycles` is its estimate."""
     header = {
         "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in workspaces],
         "symbols": [list(canonical).index(s) for s in symbols],
@@ -333,8 +334,9 @@ def _decode(
     canonical: Mapping[Var, Var],
     work: tuple[Work | None, Work | None],
 ) -> CompiledKernel | None:
-    """The kernel that a cached object's `header` describes, with the other arguments as its parts; `canonical` maps its
-    symbols to those of the cached object. None if the header is malformed."""
+    """The kernel that a cached object's `header` describes; its other parts are arguments: `code` returns the object's
+    bytes, `symbol` is its function's name, `work` its operations and the bytes that it moves. `canonical` maps the
+    kernel's symbols to the cached object's. None if the header is malformed."""
     try:
         facts = json.loads(header)
         names = {s.name: original for original, s in canonical.items()}

@@ -210,8 +210,9 @@ def _value(access: _Access, result: Mapping[str, Extent], unknown: list[str], sc
 
 
 def _end_of(access: _Access, result: Mapping[str, Extent], unknown: list[str], scope: Scope) -> tuple[str, _End] | None:
-    """The only unknown index in an access, with the bound that the access puts on it; None if there are none or
-    several."""
+    """(the index, its bound) for the only one of the `unknown` indices that occurs in `access`: the bound is the one
+    that the access puts on it, where `result` has the extents of the known indices. None if no unknown index or several
+    occur, or if the bound cannot be solved for."""
     free = [i for i in unknown if any(isinstance(m, Name) and m.name == i for m in walk(access.node))]
     if len(free) != 1 or any(isinstance(m, Read) for m in walk(access.node)):
         return None

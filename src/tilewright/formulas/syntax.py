@@ -136,7 +136,7 @@ class Declaration:
     at: At = field(default=NOWHERE, compare=False, repr=False)
 
     def moved(self, at: At) -> Declaration:
-        """This declaration, with its sizes, at another place of the text."""
+        """A copy of this declaration whose place in the text, and the one of its sizes, is `at`."""
         sizes = tuple(rebuild(n, lambda m: replace(m, at=at)) for n in self.sizes)
         return replace(self, sizes=sizes, at=at)
 

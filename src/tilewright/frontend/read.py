@@ -26,7 +26,7 @@ def import_model(
     dynamic: Dynamic = "auto",
     params: Any = None,
 ) -> Imported:
-    """The graph of a model, with its weights by name. The arguments are those of `tw.compile` (parts/entry.py).
+    """The graph of `model`, with its weights by name. The other arguments are as in `tw.compile` (parts/entry.py).
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """

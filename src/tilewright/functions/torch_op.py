@@ -45,8 +45,8 @@ def torch_op(function: Comprehension, name: str) -> Any:
 
 
 def _register_gradient(op: Any, function: Comprehension, name: str, arguments: str) -> None:
-    """Register the gradient of an operator as another operator, "namespace::name_backward", so that it can be traced
-    too."""
+    """Register the gradient of the operator `op`, which calls `function` and has parameters with the schema
+    `arguments`, as another operator, "namespace::name_backward", so that it can be traced too."""
     import torch
 
     flows = ", ".join(f"Tensor d_{n}" for n in function.outputs)

@@ -496,7 +496,8 @@ def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def cast(value: Any, to: DType | str) -> Expr:
-    """Convert to another element type: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is `!= 0`."""
+    """`value` converted to the element type `to`: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is
+    `!= 0`."""
     target = dtype(to)
     operand = as_expr(value)
     if operand.dtype is target:

@@ -202,7 +202,8 @@ class _StmtPrinter:
         self.exprs = _ExprPrinter()
 
     def lines(self, s: Stmt, indent: str = "", last: bool = True) -> Iterator[str]:
-        """The lines of `s`. A `let` or `alloc` that ends its sequence needs no braces: its scope is what follows."""
+        """The lines of `s`, each after `indent`. If `s` is the `last` statement of its sequence, a `let` or `alloc`
+        needs no braces: its scope is what follows."""
         text = self.exprs.text
         match s:
             case Seq(stmts):

@@ -87,7 +87,8 @@ def updated(
     measured: Ceilings, barrier_seconds: float, before: Calibration | None, handover_seconds: float = 0.0
 ) -> Calibration:
     """The calibration to store: the measured values rounded, but what was stored `before` where that is near enough or
-    better.
+    better. `barrier_seconds` is the time of a barrier, and `handover_seconds` the time by which an empty call is longer
+    with several threads than with one; 0, for a time that was not measured, stands for a typical one.
 
     A busy machine reaches less and waits longer than it can; nothing makes it faster than it is. So the best that was
     ever seen is the ceiling.

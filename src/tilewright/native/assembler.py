@@ -259,7 +259,8 @@ class Function:
     # -- control -------------------------------------------------------------------------------------------------
 
     def call(self, result: str, callee: str | Value, *args: Value | tuple[str, int]) -> Value:
-        """Call a function by name (declared on the way) or through a pointer."""
+        """Emit a call of the function `callee`, by name (declared on the way) or through a pointer, with `args`;
+        returns its value, of LLVM's type `result`."""
         values = [a if isinstance(a, Value) else self.value(a[1], a[0]) for a in args]
         if isinstance(callee, str):
             self.module.declare(callee, result, [v.type for v in values])
@@ -333,7 +334,9 @@ class Module:
     def function(
         self, name: str, result: str, params: Sequence[tuple[str, str]], *, local: bool = False
     ) -> Iterator[tuple[Function, list[Value]]]:
-        """Within the context, define a function; yields it and its parameters. Its code must end with a return."""
+        """Within the context, define the function `name` with `params`, (name, LLVM type) each, and the result type
+        `result`, seen from outside the module unless `local`; yields it and its parameters. Its code must end with a
+        return."""
         f = Function(self)
         self._defined.add(name)
         yield f, [Value(f, type, f"%{p}") for p, type in params]

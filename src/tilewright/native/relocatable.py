@@ -233,8 +233,8 @@ class _Joiner:
             section.link, section.info = self.numbers.get((which, section.link), 0) if ordered else 0, 0
 
     def take_symbols(self) -> None:
-        """Collect the symbols of the result. Local ones come first, as the format requires: those that were local,
-        those that become local, then the symbols exported or needed from outside."""
+        """Collect the symbols of the result in the order that the format requires: symbols that were local, then
+        symbols that become local, then the ones exported or needed from outside."""
         self.symbols.append(_Symbol("", 0, 0, 0, 0, 0))
         globals_: list[tuple[int, int, _Symbol]] = []
         for which, o in enumerate(self.objects):

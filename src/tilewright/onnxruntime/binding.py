@@ -117,8 +117,9 @@ def _named(args: Sequence[NodeArg], name: str) -> NodeArg:
 
 
 def _memory(device: str | OrtDevice, rest: Sequence[Any], named: dict[str, Any]) -> Array | None:
-    """The array at the memory that a caller describes by ([device number,] element type, shape, address); None if it
-    asks for new memory."""
+    """The array at the memory that a caller describes by ([device number,] element type, shape, address), partly in
+    `rest`, by position, and partly in `named`; None if it asks for new memory. Raises RuntimeError if there is an
+    address without type or shape."""
     check_device(device)
     names = ["device_id", "element_type", "shape", "buffer_ptr"] if isinstance(device, str) else _WHERE
     arguments = dict(zip(names, rest, strict=False)) | named

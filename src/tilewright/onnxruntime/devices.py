@@ -76,7 +76,8 @@ class OrtMemoryInfo:
         alignment: int,
         allocator_type: OrtAllocatorType,
     ) -> OrtMemoryInfo:
-        """A description from the arguments of ONNX Runtime's `create_v2`; the alignment is ignored."""
+        """A description of memory on device number `device_id` by the vendor `vendor_id`, from the arguments of ONNX
+        Runtime's `create_v2`; the alignment and the type of device are ignored."""
         return OrtMemoryInfo(name, allocator_type, device_id, OrtMemType.DEFAULT, device_mem_type, vendor_id)
 
 

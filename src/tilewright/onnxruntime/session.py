@@ -106,8 +106,8 @@ class InferenceSession:
         user_data: Any,
         run_options: RunOptions | None = None,
     ) -> None:
-        """Run in another thread, which then calls `callback(results, user_data, "")`; with an empty list and a text if
-        the run failed."""
+        """Run on the inputs `input_feed`, by name, in another thread, which then calls `callback(results, user_data,
+        "")` with the outputs `output_names` (None: all), or with an empty list and a text if the run failed."""
         from tilewright.runtime.pending import in_background
 
         names = self._asked(output_names)

@@ -166,7 +166,8 @@ def element_dtype(kind: Any) -> np.dtype[Any]:
 
 
 def view_memory(address: int, shape: Sequence[int], kind: Any) -> Array:
-    """The memory at an address as an array, without a copy and without holding it."""
+    """The memory at `address` as an array of shape `shape`, without a copy and without keeping the memory alive. `kind`
+    is an element type, NumPy's or ONNX's number."""
     dtype = element_dtype(kind)
     count = int(np.prod(shape, dtype=np.int64))
     if count == 0:

@@ -192,7 +192,8 @@ JOINED = "joined"
 
 
 def _ordered(t: TensorType, order: str, element: Callable[..., Any], name: str) -> Tensor:
-    """A gradient, indexed by batch, head, sequence and depth, in the order in which it lies in memory."""
+    """The stage `name` of a gradient of type `t`: `element(batch, head, sequence, depth)` is its element, `order` says
+    in which order these dimensions lie in memory."""
     batch, length, heads, depth = (t.shape[k] for k in ORDERS[order])
     result = stage((batch, heads, length, depth), element, f"by_{name}")
 

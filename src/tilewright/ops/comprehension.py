@@ -58,7 +58,9 @@ def _names(count: int, letter: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _nest(text: str, inputs: int, sizes: int) -> tuple[Nest, Source]:
-    """The single loop nest that a statement's text describes. Raises ComprehensionError."""
+    """(the single loop nest that a statement's text describes, its source), for a statement over `inputs` tensors x0,
+    x1 ... and `sizes` numbers n0, n1 ... Raises ComprehensionError for malformed text, ShapeError for other than one
+    statement over these inputs."""
     source = Source(text, "operator comprehension")
     program = parse_program(source, limit=2 * MAX_DEPTH, terms=2 * MAX_OPERATORS)
     known = nests_of(program, source, _names(inputs, "x"), _names(sizes, "n"))
@@ -131,8 +133,8 @@ def emit_nest(
     sizes: Mapping[str, Expr],
     name: str | None = None,
 ) -> Value:
-    """Emit the node that computes a loop nest from `values`, the tensors that it reads by name, and return its
-    value."""
+    """Emit the node, named `name`, that computes a loop nest from `values`, the tensors that it reads by name, and
+    `sizes`, the numbers by name; returns its value."""
     nest = bound.nest
     running = running_sum(bound, {n: v.shape for n, v in values.items()})
     if running is not None:

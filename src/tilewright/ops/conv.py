@@ -32,8 +32,8 @@ KERNEL = {1: ("kw",), 2: ("kh", "kw"), 3: ("kd", "kh", "kw")}
 
 
 def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: int, dilation: int) -> Expr:
-    """The number of windows along one dimension: (extent + pads - dilation * (kernel - 1) - 1) // stride + 1. Raises
-    ShapeError if there is none."""
+    """The number of windows of `kernel` elements along one dimension with pads `before` and `after`: (extent + pads -
+    dilation * (kernel - 1) - 1) // stride + 1. Raises ShapeError if there is none."""
     size = dim((extent + (before + after) - (kernel - 1) * dilation - 1) // stride + 1)
     number = as_int(size)
     if number is not None and number < 1:

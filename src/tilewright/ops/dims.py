@@ -125,7 +125,7 @@ _stated: ContextVar[frozenset[Expr]] = ContextVar("stated", default=frozenset())
 
 @contextmanager
 def stated(numbers: frozenset[Expr]) -> Iterator[None]:
-    """Within the context, these numbers count as sizes that a file states, such as the extents of its weights, and
+    """Within the context, `numbers` count as sizes that a file states, such as the extents of its weights, and
     `assuming` may assume symbolic dimensions to be equal to them. Numbers that stem from one run of an exporter, such
     as the steps of an unrolled loop, must not be listed."""
     token = _stated.set(numbers)

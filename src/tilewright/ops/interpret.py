@@ -91,7 +91,7 @@ def evaluate(e: Expr, symbols: Mapping[Var, int]) -> Any:
 
 
 def evaluate_attr(value: Any, symbols: Mapping[Var, int]) -> Any:
-    """An attribute with its symbols replaced by numbers."""
+    """The attribute `value`, of any type, with its symbols replaced by their numbers in `symbols`."""
     match value:
         case tuple():
             return tuple(evaluate_attr(v, symbols) for v in value)

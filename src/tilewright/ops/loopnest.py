@@ -51,7 +51,8 @@ class Nest:
         self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial", copies: int = 1
     ) -> Iterator[Var]:
         """Add a loop of `extent` iterations around the statements that are emitted inside the `with` block; yields its
-        variable. `copies`: the factor by which code generation unrolls it."""
+        variable, whose name begins with `name`. The loop has the kind `kind`, or is divided among threads if
+        `parallel`. `copies`: the factor by which code generation unrolls it."""
         var = Var(fresh_name(name, self.used_names))
         self.stack.append([])
         yield var

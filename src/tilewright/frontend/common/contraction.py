@@ -74,8 +74,9 @@ def conv_transpose(
     extra: Sequence[int],
     groups: int,
 ) -> Value:
-    """The transpose of a convolution and its bias. `pads` (befores, then afters) may be negative, which widens the
-    result by zeros; `extra` (output_padding) is added after."""
+    """Emit the transpose of a convolution of `groups` groups with the filters `w`, plus `bias`, and return its result.
+    `strides` and `dilations` have an entry for each spatial dimension. `pads` (befores, then afters) may be negative,
+    which widens the result by zeros; `extra` (output_padding) is added after."""
     rank = x.type.rank - 2
     kernel = [static(d, "the kernel of a convolution") for d in w.shape[2:]]
     if not _by_phases(w, strides, dilations, groups):
@@ -169,8 +170,9 @@ def _as_convolution(
 def _phase_weights(
     n: Emitter, w: Value, kernel: Sequence[int], strides: Sequence[int], per_phase: Sequence[int], groups: int
 ) -> Value:
-    """The weights of a transposed convolution, [C, F/g, k...], as those of the convolution by which `_as_convolution`
-    computes all phases, [g * s... * F/g, C/g, j...]: each phase has every s-th tap, in reverse order."""
+    """The weights `w` of a transposed convolution with windows `kernel`, [C, F/g, k...], as the weights of the
+    convolution by which `_as_convolution` computes all phases, [g * s... * F/g, C/g, j...], for g `groups` and
+    `strides` s: each phase has every s-th tap, `per_phase` of them, in reverse order."""
     rank = len(kernel)
     channels_in, filters = dim(w.shape[0] // groups), w.shape[1]
     missing = [j * s - k for j, s, k in zip(per_phase, strides, kernel, strict=True)]
@@ -189,7 +191,7 @@ def _phase_weights(
 
 def _interleaved(n: Emitter, y: Value, strides: Sequence[int], groups: int, filters: Expr) -> Value:
     """The image [N, F, (q s)...] from the outputs of all phases, [N, g * s... * F/g, q...], which lie in `y` one after
-    another; each phase has every s-th element."""
+    another, for g `groups` of `filters` (F/g) and `strides` s; each phase has every s-th element."""
     if all(s == 1 for s in strides):
         return y
     rank = len(strides)

@@ -42,9 +42,9 @@ ROUND = 256 * 720720
 
 
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """Symbol name -> the number m such that each pair of sizes is equal exactly where the symbol is a multiple of m; {}
-    if some symbol has no such m. In pairs with several symbols the others count as multiples of `ROUND`, a number with
-    many divisors."""
+    """For each symbol's name the number m such that each pair of sizes is equal exactly where the symbol is a multiple
+    of m; {} if some symbol has no such m. Where a pair has several symbols, each is examined while all others are
+    multiples of `ROUND`, a number with many divisors."""
     result = {symbol.name: _divisor(symbol, own) for symbol, own in _by_symbol(pairs).items()}
     if not all(result.values()):
         return {}

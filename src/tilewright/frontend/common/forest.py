@@ -82,8 +82,10 @@ def tables(trees: Trees, groups: int) -> list[Array]:
 
 
 def _masks(trees: Trees, placed: _Placed, inner: Array, rank: Array, first_leaf: Array, leaves: int) -> list[Array]:
-    """The tables for evaluation by masks: each inner node has a bit mask of its tree's leaves without those below its
-    left child, which applies where the node's condition is false."""
+    """The tables for the evaluation of trees by bit masks. Each node of `inner`, the inner nodes, has a mask with a bit
+    for each of at most `leaves` leaves of its tree, without the leaves below its left child; the mask applies where the
+    node's condition is false. `rank` is the position of each tree, and `first_leaf` the number of the first leaf of the
+    tree at each position."""
     columns, column = np.unique(trees.feature[inner], return_inverse=True)
     below = trees.left[inner]
     count, first = placed.count[below].astype(np.uint64), placed.first[below].astype(np.uint64)

@@ -98,8 +98,9 @@ def recurrent_layer(
     memory: Value | None,
     lengths: Value | None = None,
 ) -> tuple[Value, list[Value]]:
-    """From x [time, batch, features] and initial states [batch, H] (None: zeros), the states h at every step [time,
-    batch, H], and the last states: h, and c of an LSTM. Steps past `lengths` [batch] give zeros and change no state."""
+    """The layer of `hidden` (H) units of type `cell` on x [time, batch, features], from the initial `state` and, of an
+    LSTM, `memory`, [batch, H] (None: zeros). Returns (the states h at every step [time, batch, H], the last states: h,
+    and c of an LSTM). Steps past `lengths` [batch] give zeros and change no state."""
     time, batch, features = x.shape
     rows = n.reshape(x, (time * batch, features))
     own = weights.products

@@ -46,8 +46,9 @@ def sampled(n: Emitter, x: Value, axis: int, size: Expr) -> Value:
 
 
 def affine_places(n: Emitter, theta: Value, extents: Sequence[int], align_corners: bool, shape: Sequence[Any]) -> Value:
-    """Sampling coordinates for each point of a grid of `extents`: its coordinates from -1 to 1, transformed by the
-    matrices `theta` [batch, rank, rank + 1]. The last coordinate belongs to the first spatial dimension."""
+    """Sampling coordinates, of shape `shape`, for each point of a grid of `extents`: its coordinates, transformed by
+    the matrices `theta` [batch, rank, rank + 1]. The grid runs from -1 to 1 between the centres of its outermost points
+    (`align_corners`) or between their outer edges. The last coordinate belongs to the first spatial dimension."""
     lines = []
     for extent in extents:
         line = np.linspace(-1, 1, extent) if extent > 1 else np.zeros(extent)

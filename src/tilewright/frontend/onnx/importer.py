@@ -382,8 +382,9 @@ class Importer:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, attributes: Mapping[str, Any], depth: int) -> None:
-        """Import the nodes of a graph or function in turn. Errors are collected; nodes that depend on a failed one are
-        skipped."""
+        """Import the nodes of a graph or function, `depth` levels inside of the model, in turn. `attributes` are the
+        attributes of the call of a function, to which its nodes may refer. Errors are collected; nodes that depend on a
+        failed one are skipped."""
         for position, node in enumerate(nodes):
             self.visited += 1
             if self.visited > self.budget:
@@ -516,7 +517,8 @@ class Importer:
         return [inner.find(name) for name in body.output]
 
     def control(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
-        """Import the `If`, `Loop` or `Scan` node of `call` with its inner graphs; returns its results."""
+        """Import the `If`, `Loop` or `Scan` node of `call`, `depth` levels inside of the model, with its inner graphs,
+        and return its results. `attributes` are the attributes of the enclosing function's call."""
         if depth >= MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
 

@@ -43,9 +43,11 @@ def is_jax(model: Any) -> bool:
 
 
 def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = None, params: Any = None) -> Imported:
-    """Read a module, an exported or a jitted function; see `tilewright.compile`.
+    """The graph of a StableHLO module, or of an exported or jitted JAX function, with its weights by name. `example`,
+    `dims` and `params` are arguments of `tilewright.compile`.
 
-    Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
+    Raises MissingPackageError without jaxlib, and ModelError (UnsupportedError for what Tilewright lacks), which lists
+    everything that is wrong.
     """
     try:
         import jaxlib  # noqa: F401

@@ -41,8 +41,9 @@ def _sizes(value: Value) -> tuple[int, ...]:
 def _pads(
     n: Call, x: Value, window: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
 ) -> list[int]:
-    """The pads of the image `x` before both dimensions, then after both: zeros for VALID, else those of SAME by
-    TensorFlow's rule."""
+    """The pads of the image `x` before both dimensions, then after both, for windows of extents `window` with `strides`
+    and `dilations`: zeros for VALID, for SAME the numbers of TensorFlow's rule. Raises ModelError for another
+    padding."""
     padding = n.option(0, "b")
     if padding not in (0, 1):
         raise ModelError("no such padding", expected="SAME or VALID", got=padding)

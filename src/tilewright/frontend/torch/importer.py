@@ -122,9 +122,10 @@ class Training:
 def import_training(
     model: torch.nn.Module, example: Any, dynamic: str | Mapping[str, Mapping[int, str]] | None = None
 ) -> Training:
-    """Import a module for training: each submodule in its own mode, with the new values of buffers, and random numbers.
+    """Import the module `model` for training, traced with the inputs `example`, whose symbolic dimensions `dynamic`
+    names: each submodule is in its own mode, and the graph computes the new values of buffers and uses random numbers.
 
-    Raises as `import_torch`.
+    Raises the errors of `import_torch`.
     """
     with tracing_alone(), compile_lock:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))

@@ -42,7 +42,8 @@ def _single(x: Any, state: Any, params: Any, biases: bool, *rest: Any) -> tuple[
 
 
 def _pooled(x: Any, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False) -> Any:
-    """For tracing only: an uninitialised tensor of the shape and dtype of max pooling along the last dimension. With
+    """For tracing only: an uninitialised tensor of the shape and dtype of max pooling along the last dimension by
+    windows of `kernel` elements, with `strides` (by default `kernel`), `padding` at both ends and `dilation`. With
     `ceil`, a last window may reach past the end, but begins before it."""
     window, step, pad, spacing = (_number(v) for v in (kernel, strides or kernel, padding, dilation))
     before = x.shape[-1] + 2 * pad - spacing * (window - 1) - 1
@@ -76,8 +77,8 @@ def _covariance(x: Any, **_: Any) -> Any:
 
 
 def _loss(scores: Any, targets: Any, steps: Any, lengths: Any, blank: Any = 0, reduction: int = 1, *_: Any) -> Any:
-    """For tracing only: an uninitialised tensor of the CTC loss's shape and dtype, which is one loss per sequence
-    (reduction 0), or a scalar."""
+    """For tracing only: an uninitialised tensor of the shape and dtype of the CTC loss of `scores`, which is one loss
+    per sequence (`reduction` 0), or a scalar; the other arguments do not matter."""
     return scores.new_empty(scores.shape[1:2] if reduction == 0 and scores.dim() == 3 else ())
 
 

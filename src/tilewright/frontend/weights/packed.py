@@ -70,8 +70,9 @@ def _packed(where: str, parts: Mapping[str, Any]) -> Array | CodedWeight:
 
 
 def _ordered(where: str, codes: Array, scales: Any, levels: Array, order: Array) -> Array:
-    """A GPTQ weight dequantised, f32[N, K], where `order` (`g_idx`) assigns each input row to a group of scales in any
-    order."""
+    """The GPTQ weight named `where` dequantised, f32[N, K], from `codes` [K, N], `scales` and zero points `levels`
+    [groups, N], where `order` (`g_idx`) assigns each input row to a group in any order. Raises ModelError if it names
+    other groups."""
     whole = order.shape == codes.shape[:1] and order.dtype.kind in "iu"
     if not whole or order.min() < 0 or order.max() >= len(levels):
         raise ModelError("g_idx names groups that there are not", where=where, expected=f"0 to {len(levels) - 1}")
@@ -111,8 +112,9 @@ def _nf4(where: str, parts: Mapping[str, Any]) -> CodedWeight:
 
 
 def _nested(where: str, absmax: Array, parts: Mapping[str, Any], state: Mapping[str, Any]) -> Array:
-    """bitsandbytes' scales that are themselves quantised to 8 bits (`absmax`), dequantised by a map of levels and a
-    scale for each block."""
+    """bitsandbytes' scales of the weight named `where` that are themselves quantised to 8 bits (`absmax`), dequantised
+    by the map of levels and the scale for each block in `parts`; `state` is the weight's quantisation state. Raises
+    ModelError if these do not fit."""
     outer, book, block = parts[".nested_absmax"], parts.get(".nested_quant_map"), state.get("nested_blocksize")
     if book is None or np.shape(book) != (256,) or not isinstance(block, int) or block < 1:
         raise ModelError("nested scales need a map of 256 levels and a block size", where=where, got=block)

@@ -100,8 +100,8 @@ def _agree(a: Array, b: Array) -> bool:
 
 
 def check_options(max_batch: int, max_wait: float, agents: int, rows: int, lanes: int) -> None:
-    """Raise BrokerError, which lists all invalid options of a broker: counts out of range, `max_wait` outside 0 to 10
-    seconds, or more `rows` than `max_batch`."""
+    """Raise BrokerError, which lists all invalid options of a broker: counts (`max_batch`, `agents`, `rows`, `lanes`)
+    out of range, `max_wait` outside 0 to 10 seconds, or more `rows` than `max_batch`."""
     problems = Problems()
     for name, value, most in (
         ("max_batch", max_batch, MAX_ROWS), ("agents", agents, MAX_SLOTS), ("rows", rows, MAX_ROWS),

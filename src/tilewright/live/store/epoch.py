@@ -48,7 +48,8 @@ class Epoch:
 
     @classmethod
     def create(cls, path: Path, program: Program, mode: int) -> Epoch:
-        """Create a new epoch, without a version yet, in an empty folder. Raises StoreError if there is no memory."""
+        """Create a new epoch for `program`, without a version yet, in the empty folder `path`, with files of the
+        permissions `mode`. Raises StoreError if there is no memory."""
         nbytes = slot_nbytes(program.manifest)
         try:
             artifact.write(path / "program.tw", program, 0, code_only=True)
@@ -73,7 +74,8 @@ class Epoch:
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Epoch:
-        """Open an installed epoch. Raises FileNotFoundError if it has been removed, StoreError if it is damaged."""
+        """The installed epoch in the folder `path`, whose memory may be written if `writable`. Raises FileNotFoundError
+        if it has been removed, StoreError if it is damaged."""
         look_for_support(path / "support")
         digest = _file_digest(path)
         try:

@@ -68,7 +68,8 @@ def check_owner(path: Path) -> None:
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Create a folder, and its parent, with the permissions that files of `mode` require."""
+    """Create the folder `path`, and its parent, with the permissions that files of `mode` require. Raises StoreError if
+    that fails, or if another user owns or may write one of the two."""
     try:
         for folder in (path.parent, path):
             with contextlib.suppress(FileExistsError):
@@ -89,8 +90,8 @@ def folder_mode(mode: int) -> int:
 
 
 def lock_publisher(folder: Path, mode: int, wait: float) -> int:
-    """Become the store's publisher; returns an open, locked file. Waits up to `wait` seconds for another publisher to
-    end."""
+    """Become the publisher of the store in `folder`; returns the descriptor of its open, locked file, which has the
+    permissions `mode`. Waits up to `wait` seconds for another publisher to end."""
     path = folder / "lock"
     deadline = time.monotonic() + wait
     while True:
@@ -206,7 +207,8 @@ def new_epoch(folder: Path, mode: int) -> Path:
 
 
 def install_epoch(folder: Path, built: Path) -> Path:
-    """Give a complete epoch the next number and make it current. After an error, the old one is still current."""
+    """Move the complete epoch `built` to the next number in the store `folder`, make it current, and return its new
+    path. After an error, the old one is still current."""
     name = f"{max((int(p.name) for p in epochs(folder)), default=0) + 1:08d}"
     link = folder / f"{NEW}link"
     with contextlib.suppress(FileNotFoundError):

@@ -149,7 +149,8 @@ def no_room(path: Path, nbytes: int) -> StoreError:
 
 def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, mode: int) -> Array:
     """The bytes of the file at `path`, which must have `nbytes` bytes, mapped at a multiple of `align` for as long as
-    the returned array lives. `create` makes the file."""
+    the returned array lives; `writable` says whether the array may be written. `create` makes the file, with the
+    permissions `mode`. Raises StoreError for another size."""
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), mode)
     try:
@@ -167,8 +168,8 @@ def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, m
 
 
 def _mapped(file: int, nbytes: int, align: int, protection: int) -> Array:
-    """The bytes of a file mapped at a multiple of `align`, inside of an address range that is reserved first, for as
-    long as the returned array lives."""
+    """The first `nbytes` bytes of a file, mapped with `protection` (flags of mmap) at a multiple of `align`, inside of
+    an address range that is reserved first, for as long as the returned array lives. Raises OSError if that fails."""
     libc, room = _libc(), nbytes + align - _PAGE
     reserved = libc.mmap(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
     if reserved == ctypes.c_void_p(-1).value:

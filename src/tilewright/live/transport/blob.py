@@ -105,7 +105,7 @@ def root_of(nbytes: int, digests: list[bytes]) -> bytes:
 
 
 def reusable(memory: Array | None, nbytes: int) -> Array:
-    """Memory of exactly this size: `memory` if it has that size, else new."""
+    """Memory of exactly `nbytes` bytes: `memory` if it has this size, else new."""
     if memory is not None and memory.nbytes == nbytes:
         return memory
     fresh: Array = aligned_bytes(nbytes)[:nbytes]

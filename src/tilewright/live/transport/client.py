@@ -29,7 +29,8 @@ CODE_LIMIT = 256 << 20
 
 
 def opened(address: Address, timeout: float) -> tuple[Channel, bool]:
-    """A connection to an address, and whether that is this machine's own; Raises LostError if it fails."""
+    """(a connection to `address`, whether that is on this machine); sending and receiving wait at most `timeout`
+    seconds. Raises LostError if it fails."""
     where = str(address)
     try:
         sock = socket.create_connection((address.host, address.port), timeout)

@@ -77,7 +77,9 @@ class Feed:
     def publish(
         self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
     ) -> int:
-        """Offer new weights; returns their version. Raises WeightError, and changes nothing, if they do not fit."""
+        """Offer new weights, by name, as `version` (None: one more than the newest); returns their version. `force`
+        admits a version that does not grow, `finite` refuses NaN and infinity. Raises WeightError, and changes nothing,
+        if they do not fit."""
         with self._publishing:
             if self._publisher is not None:
                 version = self._publisher.publish(weights, version, force=force, finite=finite)
@@ -87,7 +89,8 @@ class Feed:
             return chosen
 
     def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
-        """Offer another program with its weights; returns their version. A publisher's weights are those that it
+        """Offer another program with its weights as `version` (None: one more than the newest); returns their version.
+        `force` admits a version that does not grow. If `model` is a publisher, the weights are the ones that it
         publishes next."""
         program, weights, _, publisher = _parts(model)
         with self._publishing:

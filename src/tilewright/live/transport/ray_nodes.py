@@ -137,7 +137,8 @@ class Agent:
         return {**self._relay.stats(), "process": os.getpid(), "store": str(self._relay.folder)}
 
     def wait(self, number: int, timeout: float) -> bool:
-        """Wait until this publication, or a later one, is in the node's store."""
+        """Wait at most `timeout` seconds until publication `number`, or a later one, is in the node's store; returns
+        whether it is."""
         return self._relay.wait_mark(number, timeout)
 
     def close(self) -> None:
@@ -192,7 +193,9 @@ class RayWeights:
         return chosen
 
     def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
-        """Offer another program with its weights: nodes fetch its code once, actors move to it between calls."""
+        """Offer another program with its weights as `version` (None: one more than the newest); returns their version.
+        `force` admits a version that does not grow. Nodes fetch the program's code once, and actors move to it between
+        calls."""
         chosen = self._feed.replace(model, version, force=force)
         self._post()
         return chosen

@@ -39,7 +39,9 @@ class WeightServer:
         return self._feed.publish(weights, version, force=force, finite=finite)
 
     def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
-        """Offer another program with its weights: nodes fetch its code once, actors move to it between calls.
+        """Offer another program with its weights as `version` (None: one more than the newest); returns their version.
+        `force` admits a version that does not grow. Nodes fetch the program's code once, and actors move to it between
+        calls.
 
         If `model` is a `Publisher`, nodes move when it next publishes weights.
         """

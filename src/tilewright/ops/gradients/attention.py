@@ -66,7 +66,8 @@ def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs:
 
 
 def _padded(b: Backward, flow: Value, axis: int, before: int, value: Value) -> Value:
-    """The gradient `flow` of some heads of a value, padded with zeros for the others."""
+    """The gradient of `value` from the gradient `flow` of its elements from number `before` on along `axis`, padded
+    with zeros for the other elements."""
     after = dims([value.shape[axis] - before - flow.shape[axis]])[0]
 
     def zeros(count: object) -> list[Value]:

@@ -64,7 +64,8 @@ def avg_pool(b: Backward) -> Result:
 
 
 def _window_sizes(attrs: AveragePoolAttrs, sizes: Sequence[int], windows: Sequence[int]) -> np.ndarray:
-    """The divisor of each window's sum, an array with the shape of the result."""
+    """The divisor of each window's sum in an average pooling of an input with the spatial extents `sizes` to `windows`,
+    an array with the spatial shape of the result."""
     total = np.ones((1,) * len(sizes))
     for k, (extent, count) in enumerate(zip(sizes, windows, strict=True)):
         at = np.arange(count)[:, None] * attrs.strides[k] + np.arange(attrs.kernel[k]) * attrs.dilations[k]

@@ -71,8 +71,9 @@ class Layer:
         return node.outputs[-1]
 
     def back(self, carried: list[Value], sequences: list[Value], body: Body) -> list[Value]:
-        """Emit the loop of the backward pass, with `body` for each step: it visits the steps in the order opposite to
-        the forward pass, and passes them the recurrent weights."""
+        """Emit the loop of the backward pass, with `body` for each step, and return its results. It visits the steps in
+        the order opposite to the forward pass, from the initial values `carried`, and passes each step its rows of
+        `sequences` and the recurrent weights."""
         return loop(self.b, carried, sequences, body, self.b.x(1), not self.attrs.reverse)
 
     def by_weights(self, states: Value, gates: Value) -> Value:

@@ -54,8 +54,8 @@ def extreme(b: Backward) -> Result:
 
 @gradient("reduce_prod")
 def prod(b: Backward) -> Result:
-    """The gradient of a product: for each element the product of those before it times that of those after it, which is
-    right for zeros too."""
+    """The gradient of a product of elements: for each element the product of the elements before it times the product
+    of the elements after it, which is right for zeros too."""
     x, rank = b.x(), b.x().type.rank
     axes = axes_of(b.of(ReduceAttrs).axes, rank)
     perm = [*(k for k in range(rank) if k not in axes), *axes]

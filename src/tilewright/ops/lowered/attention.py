@@ -447,9 +447,9 @@ def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
 def shares_numpy(
     q: Any, k: Any, attrs: AttentionAttrs, mask: Any, factor: Any, starts: Any = None, guard: Any = 0
 ) -> Any:
-    """The softmax of the scores, [batch, heads, rows, keys], of queries and keys [batch, sequence, heads, depth],
-    multiplied by `factor`. A boolean mask selects scores, any other is added; `starts` are where packed sequences
-    begin; `guard` replaces rows without keys if the attributes ask for that."""
+    """The softmax of the scores, [batch, heads, rows, keys], of queries `q` and keys `k`, [batch, sequence, heads,
+    depth], multiplied by `factor`. A boolean mask selects scores, any other is added; `starts` are where packed
+    sequences begin; `guard` replaces rows without keys if the attributes ask for that."""
     with np.errstate(all="ignore"):
         scores = np.einsum("bihd,bjhd->bhij", q, k) * factor
         if mask is not None and mask.dtype == bool:

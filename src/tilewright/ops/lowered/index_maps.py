@@ -30,7 +30,8 @@ def register_map(
     compute: Callable[[Sequence[Tensor | None], A, Out], tuple[Tensor, ...]],
     **more: Any,
 ) -> OpDef[A]:
-    """Register an operator that only moves elements from one input to one output; its reference evaluates its tensor
+    """Register, and return, the operator `name`, which only moves elements from one input to one output. `attrs`,
+    `infer` and `compute` are its class of attributes, type rule and tensor expression; its reference evaluates the
     expression at all positions."""
 
     def reference(arrays: Sequence[Any], attrs: A) -> tuple[Any, ...]:

@@ -305,8 +305,8 @@ def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]
 def convolved(
     space: Sequence[Expr], window: Sequence[Expr], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> list[Expr]:
-    """The height and width of a convolution's result; `space` are the input's, and `pads` is (top, left, bottom,
-    right)."""
+    """The height and width of the result of a convolution of an image of extents `space` by windows of extents
+    `window`, with `strides` and `dilations`; `pads` is (top, left, bottom, right)."""
     return [
         dim((size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1)
         for i, (size, extent) in enumerate(zip(space, window, strict=True))
@@ -377,7 +377,8 @@ def _conv_compute(
 
 
 def _sampled(x: Tensor, attrs: ConvBlockedAttrs, oh: Expr, ow: Expr) -> Tensor:
-    """The pixels that a window of one pixel reads, flattened to one dimension in the order of the output's pixels."""
+    """The stage `sample`: the pixels of `x` that a window of one pixel reads at each stride, flattened to one dimension
+    in the order of the output's `oh` x `ow` pixels."""
     sh, sw = attrs.strides
     shape = (*x.shape[:2], oh * ow, *x.shape[4:])
 

@@ -122,7 +122,9 @@ def _cut(n: Call, y: Value, axis: int, before: Expr, after: Expr) -> Value:
 def _transposed_pads(
     n: Call, x: Value, kernel: list[int], strides: list[int], dilations: list[int], extra: list[int]
 ) -> list[Any]:
-    """Pads so that the result has `output_shape`, or the input's times the stride with auto_pad SAME.
+    """The pads of a ConvTranspose node with windows `kernel`, `strides`, `dilations` and `extra` elements
+    (output_padding), so that the result has the size `output_shape`, or the input's times the stride with auto_pad
+    SAME.
 
     An odd pad is at the end with SAME_UPPER, else at the beginning. If `output_shape` is larger than the result, zeros
     are appended; with SAME alone, a kernel shorter than its stride keeps the smaller result, as in ONNX Runtime and

@@ -57,7 +57,8 @@ def explicit(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without_ones(n: Call, values: list[Value], terms: list[str]) -> tuple[list[Value], list[str]]:
-    """The operands and their labels without dimensions of size 1 whose label has a larger size in another operand."""
+    """(the operands `values`, their labels `terms`) without dimensions of size 1 whose label has a larger size in
+    another operand."""
     large = {
         c for v, t in zip(values, terms, strict=True) for c, d in zip(t, v.shape, strict=True) if not is_const(d, 1)
     }

@@ -116,8 +116,9 @@ def quantized_attention(n: Call) -> list[Value]:
 
 
 def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias: int) -> list[Value]:
-    """Attention over cached and new keys and values, with the outputs of the node: the result, and the extended cache
-    [2, batch, heads, past + length, features]. `mask`, `past` and `bias` are numbers of inputs."""
+    """Attention of the queries `q` over cached and new keys `k` and values `v`, [batch, heads, length, features], with
+    the outputs of the node: the result, and the extended cache [2, batch, heads, past + length, features]. `mask`,
+    `past` and `bias` are numbers of inputs."""
     filler = n.real("mask_filter_value", MASKED)
     if n.has(past):
         cache = n.value(past)

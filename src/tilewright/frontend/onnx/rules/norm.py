@@ -50,8 +50,9 @@ def batch_norm(n: Call) -> list[Value]:
 def _training(
     n: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, momentum: float
 ) -> list[Value]:
-    """BatchNormalization in training: [the result, normalised by the batch's statistics; new running mean; new running
-    variance]. The old ones, `mean` and `var`, have the weight `momentum`."""
+    """BatchNormalization in training: [the result, normalised by the batch's statistics, then multiplied by `scale` and
+    shifted by `bias`; the new running mean; the new running variance]. The old statistics, `mean` and `var`, have the
+    weight `momentum`; `epsilon` is added to variances."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     centre, _, spread = variance(n, x, axes)
     vector = (x.shape[1],)

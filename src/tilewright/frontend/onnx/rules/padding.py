@@ -15,8 +15,9 @@ from tilewright.support.errors import ModelError, ShapeError
 def padded(
     n: Call, x: Value, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], fill: Any = 0
 ) -> tuple[Value, tuple[int, ...]]:
-    """(input, pads): `x`, and the pads for an operator with a window of extents `kernel`, before each dimension, then
-    after each. Where pads depend on a symbolic size, `x` is padded here with `fill`, and they are 0."""
+    """(input, pads): `x`, and the pads for an operator with a window of extents `kernel`, `strides` and `dilations`:
+    before each dimension, then after each. Where pads depend on a symbolic size, `x` is padded here with `fill`, and
+    the returned pads are 0. Raises ModelError for an unknown auto_pad."""
     rank = len(kernel)
     auto = n.text("auto_pad", "NOTSET")
     if auto in ("NOTSET", "VALID"):
@@ -38,8 +39,8 @@ def padded(
 def same(
     extents: Sequence[Expr], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], *, upper: bool
 ) -> tuple[list[Expr], list[Expr]]:
-    """(pads before each dimension, pads after) by which auto_pad SAME centres the windows in the input's `extents`;
-    with `upper`, an odd element is added after, else before."""
+    """(pads before each dimension, pads after) by which auto_pad SAME centres windows of extents `kernel`, with
+    `strides` and `dilations`, in the input's `extents`; with `upper`, an odd element is added after, else before."""
     before, after = list[Expr](), list[Expr]()
     for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
         total = missing(extent, d * (k - 1) + 1, s)

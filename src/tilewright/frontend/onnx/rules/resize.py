@@ -85,8 +85,8 @@ def resize(n: Call) -> Value:
 
 
 def _of_data(n: Call, place: int, axes: list[int], options: dict[str, Any], policy: str = "stretch") -> Value | None:
-    """Resize with scales (input `place`) or sizes (input 3) that each call computes; None if they are known when
-    compiling."""
+    """Resize `axes` by scales (input `place`) or sizes (input 3) that each call computes from data; None if they are
+    known when compiling. `policy` is the node's keep_aspect_ratio_policy: "stretch", or one scale for all axes."""
     by_scales = n.has(place) and not is_const(n.type(place).size, 0)
     scales_or_sizes = place if by_scales else 3
     if not n.is_data(scales_or_sizes) or not known_same(n.type(scales_or_sizes).size, const(len(axes))):

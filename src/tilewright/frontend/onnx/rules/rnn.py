@@ -119,8 +119,9 @@ def _cell(n: Call, kind: str, d: int, reverse: bool) -> Cell:
 
 
 def _weights(n: Call, kind: str, d: int, hidden: int, first: Activation) -> Weights:
-    """The weights of direction `d` from the node's inputs; `first` is the activation of the gates, on which coupled
-    gates (`input_forget`) depend."""
+    """The weights of direction `d` of a layer of `hidden` units of the kind `kind` ("LSTM", "GRU" or "RNN"), from the
+    node's inputs. `first` is the activation of the gates, on which coupled gates (`input_forget`) depend. Raises
+    UnsupportedError for coupled gates without a sigmoid."""
     inputs, recurrence = part(n, n.value(1), d), part(n, n.value(2), d)
     peephole = part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
     biases: list[Value | None] = [None, None]

@@ -336,8 +336,8 @@ def pad(n: Call) -> Value:
 
 
 def _check_reflected(x: Value, before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise ShapeError unless each dimension has more elements than are reflected (the edge itself is not repeated);
-    TooSmallError if that depends on symbolic sizes."""
+    """Raise ShapeError unless each dimension of `x` has more elements than are reflected `before` it and `after` it
+    (the edge itself is not repeated); raise TooSmallError if that depends on symbolic sizes."""
     for extent, *both in zip(x.shape, before, after, strict=True):
         for pad in both:
             number, size = as_int(dim(pad)), as_int(extent)

@@ -86,8 +86,9 @@ def roi_align(n: Call) -> Value:
 
 
 def _samples(n: Call, rois: Value, cells: tuple[int, int], scale: float, half: bool) -> Value:
-    """RoiAlign's adaptive number of samples per cell along both sides, i64[R, 2]: the size of a cell in pixels, rounded
-    up."""
+    """RoiAlign's adaptive number of samples per cell along both sides, i64[R, 2], for regions `rois` [R, 4] that are
+    multiplied by `scale` and divided into `cells` (rows, columns): the size of a cell in pixels, rounded up. `half`
+    says that pixel centres lie at 1/2. Raises ShapeError for other shapes."""
     if rois.type.rank != 2 or as_int(rois.shape[1]) != 4 or min(cells) < 1:
         raise ShapeError("RoiAlign needs regions [R, 4] and cells", got=f"{rois.type}, {cells}")
     factor, offset = n.like(scale, rois), n.like(0.5 if half else 0.0, rois)

@@ -33,8 +33,9 @@ def dot_general(call: Call) -> Item:
 
 
 def _product(call: Call, batch_a: list[int], batch_b: list[int], sum_a: list[int], sum_b: list[int]) -> Item:
-    """The product of the call's two operands, summed over the dimensions `sum_a` and `sum_b`: the result has the
-    dimensions `batch_a` first, then the remaining ones of each operand."""
+    """The product of the call's two operands a and b, summed over the dimensions `sum_a` of a and `sum_b` of b, pair by
+    pair; the dimensions `batch_a` and `batch_b` run together. The result has the batch dimensions first, then the
+    remaining ones of each operand. Raises ModelError if the lists do not fit."""
     a, b = call.value(0), call.value(1)
     exactness = asked(call.op.attributes)
     if len(batch_a) != len(batch_b) or len(sum_a) != len(sum_b):
@@ -108,8 +109,10 @@ def _right(
     depth: Sequence[int],
     sizes: tuple[Sequence[Expr], Expr, Expr],
 ) -> tuple[Value, bool]:
-    """(the right operand as matrices, whether they are [rest, depth]) of a product: usually [depth, rest], but if its
-    dimensions lie in the other order, or it was just transposed, it is used as it lies."""
+    """(the right operand `b` as matrices, whether they are [rest, depth]) of a product that sums over the dimensions
+    `depth` of `b` and keeps `batch` and `rest`. The matrices are usually [depth, rest], but if the dimensions of `b`
+    lie in the other order, or it was just transposed, it is used as it lies. `sizes` are the extents of the batch, the
+    depth and the rest."""
     lead, deep, wide = sizes
     transposed = call.producer(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
     if transposed is not None and transposed.inputs[0] is not None:  # weights [out, in], as PyTorch has them
@@ -130,7 +133,8 @@ def _outer(
     shape: Sequence[Expr],
 ) -> Item:
     """A product that sums over no dimension: both operands, in the orders `order_a` and `order_b` of their dimensions,
-    are broadcast and multiplied."""
+    are broadcast and multiplied to `shape`: first `batch` dimensions of both, then the ones of `a` alone, then the
+    `columns` dimensions of `b` alone."""
     a = call.transpose(a, order_a)
     b = call.transpose(b, order_b)
     a = call.reshape(a, (*a.shape, *[1] * columns))
@@ -247,9 +251,9 @@ def _convolved(
 def _filled(
     call: Call, x: Value, w: Value, strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
 ) -> tuple[Value, dict[int, Expr]]:
-    """(`x`, number of results by dimension) for a convolution over symbolic dimensions that may be shorter than the
-    filter: `x` is extended by zeros so that the filter fits once, and the result must then be cut to these numbers,
-    which may be 0."""
+    """(`x`, number of results by dimension) for a convolution of `x` by filters `w`, with `strides`, `dilations` and
+    `pads` (befores, then afters), over symbolic dimensions that may be shorter than the filter: `x` is extended by
+    zeros so that the filter fits once, and the result must then be cut to these numbers, which may be 0."""
     rank = x.type.rank
     missing, counts = [dim(0)] * rank, dict[int, Expr]()
     for k in range(2, rank):
@@ -283,8 +287,9 @@ def _transposed(
     reversal: Sequence[int],
     groups: int,
 ) -> Value | None:
-    """A convolution whose input is spread by zeros (`spread`, from `lhs_dilation`) as a transposed convolution with
-    these strides; None if it cannot be written as one."""
+    """A convolution of `groups` groups whose input is spread by zeros (`spread`, from `lhs_dilation`) and padded by
+    `low` and `high`, as a transposed convolution with the strides `spread`; `reversal` says which spatial dimensions of
+    the filter are mirrored. None if it cannot be written as one."""
     rank = x.type.rank - 2
     kernel = [as_int(d) for d in w.shape[2:]]
     if any(s != 1 for s in strides) or any(k is None for k in kernel) or is_const(x.type.size, 0):

@@ -41,7 +41,8 @@ def triangular_solve(call: Call) -> Value:
 
 def _solved(call: Call, *, left: bool, upper: bool, transposed: bool, unit: bool) -> Value:
     """The solution x of a triangular system op(a) x = b or, unless `left`, x op(a) = b, where op is the transpose if
-    `transposed`. The latter is solved as a transposed system."""
+    `transposed`; a system of the second form is solved as a transposed system. `a` is an `upper` or lower triangle,
+    with ones on its diagonal if `unit`."""
     a, b = call.value(0), call.value(1)
     if left is transposed:
         a, upper = _transposed(call, a), not upper

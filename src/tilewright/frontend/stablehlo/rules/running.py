@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def running(call: Call, w: Window, kind: str | None, count: int) -> list[Value | Item] | None:
-    """The results of a reduction over windows that reach from each element to an end of a dimension (cumulative sums
-    and the like), or that are a whole symbolic dimension. None for other windows, and for those of known size unless
-    they compute sums or products."""
+    """The `count` results of a reduction over windows that reach from each element to an end of a dimension (cumulative
+    sums and others), or that are a whole symbolic dimension. `kind` is the operator of the reduction, None for any
+    other body. None for other windows, and for windows of known size unless they compute sums or products."""
     axes = [k for k in range(len(w.size)) if not w.is_trivial(k)]
     symbolic = any(isinstance(w.size[k], Expr) for k in axes)
     if not axes or not all(_is_whole(call, w, k) for k in axes):

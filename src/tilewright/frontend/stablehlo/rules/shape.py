@@ -196,7 +196,8 @@ def pad(call: Call) -> Item:
 
 
 def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], inner: Sequence[int]) -> Value:
-    """`x` padded with `fill` at both ends and between elements (`inner`); negative pads cut."""
+    """`x` with elements `fill` added before (`low`) and after (`high`) each dimension and between its elements
+    (`inner`); negative numbers at the ends remove elements."""
     x = _spread(call, x, fill, inner)
     for k in range(x.type.rank):
         x, low, high = _open_cut(call, x, fill, low, high, k)

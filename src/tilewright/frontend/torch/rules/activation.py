@@ -131,9 +131,9 @@ def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = 
 
 
 def _between(n: Call, bounded: Value, x: Value, low: Value | None, high: Value | None) -> Value:
-    """The function whose gradient PyTorch gives to `clamp` of `x`, with the shape of `bounded`: it flows to a bound
-    where that is selected, and nowhere if the bounds are equal and `x` is outside of them (`clamp_backward`,
-    `clamp_backward_min_max`)."""
+    """The function whose gradient PyTorch gives to `bounded`, which is `clamp` of `x` between `low` and `high` (None:
+    no bound): the gradient flows to a bound where that is selected, and nowhere if the bounds are equal and `x` is
+    outside of them (`clamp_backward`, `clamp_backward_min_max`)."""
     zero = n.like(0, x)
     chosen = []
     inside = [n.emit(op, x, bound) for op, bound in (("ge", low), ("le", high)) if bound is not None]

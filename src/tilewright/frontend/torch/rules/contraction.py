@@ -22,7 +22,7 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 
 @rule("linear")
 def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
-    """x W^T + b over the last dimension of `x`."""
+    """x W^T + b over the last dimension of `x`, for `weight` W [out, in], or a vector [in], and `bias` b."""
     vector = weight.type.rank == 1
     if vector:
         weight = n.reshape(weight, (1, weight.shape[0]))
@@ -158,8 +158,9 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> list[Value | None]:
-    """The gradients of a convolution by input, weight and bias, from its result's gradient `g`; None for each that
-    `wanted` does not ask for."""
+    """The gradients of a convolution (or, with `transposed`, of its transpose, with output padding `extra`) by input
+    `x`, weight `w` and bias, from its result's gradient `g`; None for each that `wanted` does not ask for. The other
+    arguments are the convolution's."""
     rank = w.type.rank - 2
     s, p, d, e = (tuple(_each(v, rank)) for v in (strides, padding, dilations, extra))
     attrs = ConvTransposeAttrs(s, d, p * 2, groups, e) if transposed else ConvAttrs(s, d, p * 2, groups)
@@ -180,8 +181,9 @@ def convolution_backward(
 def grouped_attention(
     n: Call, q: Value, k: Value, v: Value, *rest: Any, scale: Operand | None = None, enable_gqa: bool = False
 ) -> Value:
-    """Attention in which, with `enable_gqa`, one head of keys and values serves several query heads: these heads are
-    repeated, while still in 16 bits. `rest`: the mask, the dropout rate, and whether it is causal."""
+    """Attention of queries `q` to keys `k` and values `v`, [..., heads, sequence, depth], in which, with `enable_gqa`,
+    one head of keys and values serves several query heads: it is repeated, while still in 16 bits. `rest`: the mask,
+    the dropout rate, and whether it is causal."""
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
     return n.single(attention, q, k, v, *rest, scale=scale)  # type: ignore[no-any-return]
@@ -197,7 +199,8 @@ def attention(
     causal: bool = False,
     scale: Operand | None = None,
 ) -> Value:
-    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
+    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again. `scale` is 1/sqrt(depth) if
+    None, `dropout` the share of weights that are dropped in training; with `causal`, queries do not see later keys."""
     if scale is None:
         depth = static(q.shape[-1], "the depth of attention")
         scale = 1 / depth**0.5 if depth else 1.0
@@ -228,8 +231,8 @@ def flash_attention(
     attn_mask: Value | None = None,
     scale: Operand | None = None,
 ) -> list[Value]:
-    """PyTorch's attention for CPUs, of q, k and v [batch, heads, sequence, depth]. Returns [result], without the second
-    result, which only PyTorch's backward pass reads."""
+    """PyTorch's attention for CPUs, of q, k and v [batch, heads, sequence, depth], with the arguments of `attention`.
+    Returns [result], without the second result, which only PyTorch's backward pass reads."""
     return [n.single(attention, q, k, v, attn_mask, dropout, causal, scale)]
 
 
@@ -245,7 +248,8 @@ def attention_backward(
     scale: Operand | None,
 ) -> list[Value]:
     """The gradients [by q, by k, by v] of attention, from its result's gradient `g`, for the operator in
-    `dynamo/attention.py`. `scale` is 1/sqrt(depth) if None."""
+    `dynamo/attention.py`. `mask`, `causal` and `scale` (1/sqrt(depth) if None) are the arguments of the forward
+    pass."""
     if scale is None:
         scale = 1 / static(q.shape[-1], "the depth of attention") ** 0.5
     if not isinstance(scale, int | float):

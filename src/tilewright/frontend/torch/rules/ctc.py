@@ -27,8 +27,10 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Value:
-    """The negative log likelihood of the targets. Scores are [T, N, C] for all classes; targets are [N, S], or
-    concatenated to a vector. `steps` and `lengths` are data, which calls check."""
+    """The negative log likelihood of the targets, reduced as `reduction` says (0: one for each sequence; 1: the mean,
+    each divided by its target's length; 2: the sum). Scores are [T, N, C] for all classes, of which number `blank` is
+    the blank; targets are [N, S], or concatenated to a vector. `steps` and `lengths` are data, which calls check.
+    Infinite losses are 0 with `zero_infinity`. Raises UnsupportedError in training."""
     if n.random is not None:
         raise n.unsupported("in training", hint="compute this loss in PyTorch from the compiled model's outputs")
     if scores.type.rank == 2:

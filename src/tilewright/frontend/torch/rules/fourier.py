@@ -60,7 +60,9 @@ def complex_to_complex(n: Call, x: Complex, dim: Sequence[int], normalization: i
 @complexes.rule("_fft_c2r")
 @rule("_fft_c2r")
 def complex_to_real(n: Call, x: Complex, dim: Sequence[int], normalization: int, last_dim_size: int) -> Value:
-    """The inverse transform with a real result, from the first half of the spectrum along the last dimension.
+    """The inverse Fourier transform of `x` over the dimensions `dim`, with a real result, `last_dim_size` elements
+    along the last of them, of which `x` has the first half of the spectrum. `normalization` says by which power of the
+    size it is divided.
 
     The other half is the conjugate of the first, so that each element of the half counts with twice its real part. The
     first element and, for an even length, the last one have no conjugate: they count once, without imaginary parts.

@@ -181,7 +181,8 @@ def _scattered(n: Call, x: Value, dim: int, index: Value, updates: Value, kind: 
 def scatter_reduce(
     n: Call, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
 ) -> Value:
-    """`scatter_reduce`. With `include_self` false, elements that updates reach start from the reduction's identity."""
+    """PyTorch's `scatter_reduce`: elements of `source` are reduced by `reduce` into the elements of `x` that `index`
+    names along `dim`. With `include_self` false, elements that updates reach start from the reduction's identity."""
     updates = n.cast(source, x.dtype)
     _check_scattered(n, x, dim, index)
     start = x
@@ -203,9 +204,9 @@ def _identity(reduce: str, t: DType) -> Any:
 
 
 def _shared(n: Call, x: Value, dim: int, index: Value, updates: Value, total: Value) -> Value:
-    """For `total`, the maximum or minimum of `updates` that `scatter_reduce` computes, the function whose gradient
-    PyTorch gives it: updates that equal the result share the gradient equally. An equal element of `x` counts as one
-    more, though it gets none."""
+    """For `total`, the maximum or minimum that `scatter_reduce` computes from `x` and the `updates` at `index` along
+    `dim`, the function whose gradient PyTorch gives it: updates that equal the result share its gradient equally. An
+    element of `x` that equals the result counts as one more, though it gets no gradient."""
     selected = n.emit("gather_elements", total, index, axis=n.axis(dim, x))
     own, same = (n.cast(n.emit("eq", *pair), x.dtype) for pair in ((x, total), (updates, selected)))
     several = n.emit("gather_elements", _scattered(n, own, dim, index, same, "add"), index, axis=n.axis(dim, x))
@@ -252,8 +253,9 @@ def index_slices(
     alpha: Any = 1,
     include_self: bool = True,
 ) -> Value:
-    """Add, copy or reduce whole slices of `source` into slices of `x` along an axis: a scatter whose index vector is
-    broadcast to the source's shape."""
+    """`x` with whole slices of `source`, times `alpha`, added, copied or (by `reduce`) reduced into its slices number
+    `index` along `dim`: a scatter whose index vector is broadcast to the source's shape. With `include_self` false, the
+    old slices of `x` do not count in a reduction."""
     name = n.name.removeprefix("aten.").split(".")[0]
     if x.type.rank == 0:
         x, shape = n.reshape(x, (1,)), x.shape
@@ -314,7 +316,8 @@ def masked_scatter(n: Call, x: Value, mask: Value, source: Value) -> Value:
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
-    """x[i, :, j ...] = values: the indexed axes are moved to the front, and back afterwards."""
+    """x[i, :, j ...] = values, or += with `accumulate`: the axes indexed by `indices` (None: not indexed) are moved to
+    the front, and back afterwards."""
     present = [i for i in indices if i is not None]
     if len(present) == 1 and present[0].dtype is boolean and indices[0] is not None:
         if accumulate and x.dtype is boolean:

@@ -23,8 +23,8 @@ def _over_batch(n: Call, x: Value, reduction: int) -> Value:
 
 @rule("binary_cross_entropy", single=True)
 def binary_cross_entropy(n: Call, x: Value, target: Value, weight: Value | None = None, reduction: int = 1) -> Value:
-    """Binary cross entropy, with logarithms of -100 or more; the gradient is (x - target) / max(x (1 - x), 1e-12), as
-    in PyTorch."""
+    """Binary cross entropy of probabilities `x`, with logarithms of -100 or more, times `weight`, reduced as
+    `reduction` says; the gradient is (x - target) / max(x (1 - x), 1e-12), as in PyTorch."""
     one = n.like(1, x)
     least = n.like(MIN_LOG, x)
     rest = n.emit("sub", one, x)

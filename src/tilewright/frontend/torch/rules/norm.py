@@ -60,8 +60,8 @@ def batch_norm(
 
 
 def _refuse_statistics(n: Call, mean: Value | None, var: Value | None, by_batch: bool) -> None:
-    """Raise UnsupportedError for a norm that moves running statistics; PyTorch says these in other operators where it
-    makes a graph functional."""
+    """Raise UnsupportedError for a norm that changes its running statistics `mean` and `var`, because it normalises by
+    the batch (`by_batch`); where PyTorch makes a graph functional, other operators change them."""
     if by_batch and (mean is not None or var is not None):
         raise n.unsupported("with running statistics that it changes")
 
@@ -70,8 +70,8 @@ def _refuse_statistics(n: Call, mean: Value | None, var: Value | None, by_batch:
 def native_batch_norm_without_training(
     n: Call, x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, epsilon: float
 ) -> list[Value]:
-    """Batch norm in evaluation mode, by the running `mean` and `var`; returns [result, empty, empty], as there are no
-    statistics of a batch."""
+    """Batch norm in evaluation mode, by the running `mean` and `var` (plus `epsilon`), then `weight` and `bias`;
+    returns [result, empty, empty], as there are no statistics of a batch. `momentum` is not used."""
     empty = n.filled(0, x.dtype, (0,))
     return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty]
 
@@ -88,9 +88,9 @@ def native_batch_norm_in_training(
     momentum: float,
     epsilon: float,
 ) -> list[Value]:
-    """Batch norm in training. Returns the output, the batch's means and reciprocal standard deviations, and the new
-    running statistics: these move by `momentum` towards the batch's, whose variance is unbiased. Only the output has
-    gradients."""
+    """Batch norm in training, then `weight` and `bias`; `epsilon` is added to the variance. Returns the output, the
+    batch's means and reciprocal standard deviations, and the new running statistics: `mean` and `var`, moved by
+    `momentum` towards the batch's, whose variance is unbiased. Only the output has gradients."""
     if not training:
         empty = n.filled(0, x.dtype, (0,))
         return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty, mean, var]
@@ -120,7 +120,8 @@ def native_batch_norm_of_batch(
 
 
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
-    """Batch norm of x [N, C, ...] by the statistics of the batch alone, without running ones."""
+    """Batch norm of x [N, C, ...] by the statistics of the batch alone, without running ones, then `weight` and `bias`;
+    `epsilon` is added to variances."""
     axes = tuple(k for k in range(x.type.rank) if k != 1)
     return n.single(_normalised_by_itself, x, weight, bias, axes, epsilon)  # type: ignore[no-any-return]
 
@@ -191,8 +192,9 @@ def layer_norm(
 
 @rule("native_layer_norm", single=True)
 def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
-    """Layer norm over the last dimensions, those of `shape`; returns [result, means, reciprocal standard deviations].
-    The last two are dropped if unused."""
+    """Layer norm over the last dimensions, which have the extents `shape`, then `weight` and `bias`; `epsilon` is added
+    to variances. Returns [result, means, reciprocal standard deviations], of which the last two are dropped if
+    unused."""
     axes = tuple(range(x.type.rank - len(shape), x.type.rank))
     _, mean, rstd = _normalised_and_how(n, x, axes, epsilon)
     return [layer_norm(n, x, shape, weight, bias, epsilon), mean, rstd]
@@ -238,8 +240,9 @@ def native_group_norm(
     groups: int,
     epsilon: Any,
 ) -> list[Value]:
-    """Group norm; returns [result, the groups' means, their reciprocal standard deviations]. The last two have shape
-    [N, groups]; they are dropped if unused."""
+    """Norm of `x` [N, C, ...] over each of `groups` groups of channels, then `weight` and `bias`; `epsilon` is added to
+    variances. Returns [result, the groups' means, their reciprocal standard deviations], the last two [N, groups]; they
+    are dropped if unused."""
     flat = n.reshape(x, (x.shape[0], groups, product(x.shape[2:]) * (x.shape[1] // groups)))
     _, mean, rstd = _normalised_and_how(n, flat, (2,), epsilon)
     moments = (n.reshape(v, (x.shape[0], groups)) for v in (mean, rstd))

@@ -126,8 +126,8 @@ def searchsorted(
     side: str | None = None,
     sorter: Value | None = None,
 ) -> Value:
-    """For each of `values` the number of elements of the sorted `row` that are below it, or with `right` not above
-    it."""
+    """For each of `values` the number of elements of `row` (sorted, or sorted by the indices `sorter`) that are below
+    it, or, with `right` or the `side` "right", not above it."""
     if sorter is not None:
         row = n.emit("gather_elements", row, sorter, axis=row.type.rank - 1)
     row, operand = n.together(row, values)

@@ -109,8 +109,8 @@ def count_nonzero(n: Call, x: Value, axes: Axes = None) -> Value:
 def variance(
     n: Call, x: Value, axes: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
 ) -> Any:
-    """The variance in two passes: the mean, then the mean square deviation, divided by the count minus the
-    correction."""
+    """The variance of `x` over `axes` in two passes: the mean, then the mean square deviation, divided by the count
+    minus `correction` (by default 1, or 0 if not `unbiased`). Reduced axes stay with extent 1 if `keepdim`."""
     if n.name.endswith("default") or n.name in ("aten.var", "aten.std"):  # (self, unbiased)
         axes, unbiased = None, axes
     if n.name.endswith("correction"):  # (self, dim, *, correction, keepdim)

@@ -39,8 +39,9 @@ def cubic(n: Call, x: Value, size: Any, align_corners: bool, *scales: Any) -> Va
 
 
 def _smooth(n: Call, x: Value, scales: Any, mode: str, align_corners: bool) -> Value:
-    """`x` resized with linear or cubic interpolation. With antialiasing, samples outside do not count, and the cubic
-    filter is Pillow's."""
+    """`x` resized by `scales` with linear or cubic interpolation (`mode`). With antialiasing (`_aa` in the operator's
+    name), samples outside do not count, and the cubic filter is Pillow's. Raises UnsupportedError for `align_corners`
+    with one element and antialiasing."""
     more: dict[str, Any] = {}
     if "_aa" in n.name:
         more = {"antialias": True, "exclude_outside": True, "cubic_a": -0.5}

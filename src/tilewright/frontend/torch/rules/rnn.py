@@ -40,8 +40,9 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """LSTM layers from initial `states` [h, c] and their weights `params`; returns [h of all steps of the last layer,
-    last h, last c]."""
+    """`layers` LSTM layers from initial `states` [h, c] and their weights `params`, with `biases` or without, in both
+    directions if `bidirectional`; `x` is [batch, time, features] if `batch_first`, else [time, batch, features].
+    `dropout` between layers acts in `training` alone. Returns [h of all steps of the last layer, last h, last c]."""
     return _layers(n, x, states, params, biases, layers, dropout if training else 0.0, bidirectional, batch_first)
 
 
@@ -72,8 +73,9 @@ def _layers(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    """[states at all steps, last states ...] of recurrent layers one after another, each in one or two directions.
-    `params` has all layers' weights and biases; `dropout` is between layers."""
+    """[states at all steps, last states ...] of `layers` recurrent layers one after another, each in one direction or,
+    if `bidirectional`, in two. `params` has all layers' weights and, if there are `biases`, these; `dropout` is the
+    rate between layers. `x` has the batch first if `batch_first`, else the time."""
     cell = _cell(n.name)
     directions, each = (2 if bidirectional else 1), (4 if biases else 2)
     if len(params) != layers * directions * each:

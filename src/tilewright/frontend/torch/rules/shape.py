@@ -270,7 +270,8 @@ def roll(n: Call, x: Value, shifts: Any, axes: Sequence[int] = ()) -> Value:
     "replication_pad3d",
 )
 def pad(n: Call, x: Value, pads: Sequence[Any], mode: Any = 0, value: Any = None) -> Value:
-    """Padding, with pairs of pads from the last dimension on; negative pads cut."""
+    """`x` padded by `pads`, pairs (before, after) from the last dimension on; negative numbers cut. `mode` is
+    "constant" (with `value`), "reflect", "replicate" or "circular", unless the operator's name says it."""
     name = n.name.removeprefix("aten.")
     if name == "constant_pad_nd":
         mode, value = "constant", mode

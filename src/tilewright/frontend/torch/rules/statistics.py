@@ -14,7 +14,8 @@ def cov(
     n: Call, x: Value, *, correction: int = 1, fweights: Value | None = None, aweights: Value | None = None
 ) -> Value:
     """Covariances of rows: products of the centred rows, divided by max(columns - correction, 0). A vector is treated
-    as one row, for which the result is a scalar."""
+    as one row, for which the result is a scalar. Raises UnsupportedError for weights of columns (`fweights`,
+    `aweights`)."""
     if fweights is not None or aweights is not None:
         raise n.unsupported("with weights", hint="weight the columns before, or use torch.compile")
     rows = _centred(n, x)

@@ -32,8 +32,9 @@ def unique_consecutive(
 
 
 def _groups(n: Call, x: Value, flat: Value, values: Value, order: Value, inverse: bool, counts: bool) -> list[Value]:
-    """[the distinct elements, for each element the number of its value, how often each value occurs] from sorted
-    `values` and their positions `order`; results that are not requested are empty."""
+    """[the distinct elements of `x`, for each element the number of its value, how often each value occurs] from
+    `flat`, the elements in one dimension, the sorted `values` and their positions `order`. The second result is empty
+    unless `inverse`, the third unless `counts`."""
     first, group, members, count = n.emit_all("unique_sorted", values, order, equal_nan=False)
     places = n.head(first, count)
     size = n.results[0].shape[0]
