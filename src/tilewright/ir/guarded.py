@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.ir.expr import Expr, Load, Op
 from tilewright.ir.rewrite import loads, variables
+from tilewright.ir.scalar_ops import LAZY
 from tilewright.support.classes import dataclass
 
 Conditions = tuple[Expr, ...]
@@ -38,7 +39,7 @@ class _Walk:
             return
         self.seen.add((e, conditions))
         inner: list[tuple[Expr, Conditions]] = [(c, conditions) for c in e.operands]
-        if isinstance(e, Op) and e.name in ("select", "and", "or"):
+        if isinstance(e, Op) and e.name in LAZY:
             first, *rest = e.args
             holds = [first, ~first] if e.name != "or" else [~first]
             inner = [(first, conditions), *((c, self._with(conditions, h)) for c, h in zip(rest, holds, strict=False))]

@@ -27,6 +27,9 @@ from tilewright.ir.c_functions import PREFIX, apply
 from tilewright.ir.functions import FUNCTIONS
 from tilewright.support.classes import dataclass
 
+LAZY = ("select", "and", "or")
+"""The operators whose arguments after the first are evaluated only where they count."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:

@@ -6,6 +6,7 @@ from collections import Counter
 
 from tilewright.ir.expr import Expr, Op
 from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.scalar_ops import LAZY
 
 _MAX_REPEATED = 24
 """The least number of distinct subexpressions for which repeated ones are searched; in smaller expressions repetition
@@ -46,6 +47,6 @@ def computed_first(e: Expr) -> tuple[Expr, ...]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            lazy = isinstance(node, Op) and node.name in ("select", "and", "or")
+            lazy = isinstance(node, Op) and node.name in LAZY
             stack.extend((child, False) for child in (node.children[:1] if lazy else node.children))
     return tuple(order)

@@ -17,8 +17,9 @@ from tilewright.ir.expr import select as choose
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
-_DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
-_SPECIAL = frozenset((*_DIVISIONS, "select", "lookup", "and", "or", "cast"))
+DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
+"""The quotients and remainders of integers."""
+_SPECIAL = frozenset((*DIVISIONS, "select", "lookup", "and", "or", "cast"))
 """The operators, besides comparisons, whose code is more than a function of their operands' values."""
 
 
@@ -69,7 +70,7 @@ def evaluate(s: State, e: Expr) -> Value:
                 return s.remember(e, s.cast_rounded(evaluate(s, value), offset, (low, high), e.dtype))
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
-    natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and is_positive(s, e.args[1])
+    natural = e.name in DIVISIONS and is_natural(s, e.args[0]) and is_positive(s, e.args[1])
     args = [evaluate(s, a) for a in e.args]
     if e.name == "and" and any(a.span for a in args):
         return s.remember(e, both(s, args[0], args[1]))

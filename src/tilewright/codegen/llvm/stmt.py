@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain
 from math import prod
 
-from tilewright.codegen.llvm.expr import evaluate, is_natural
+from tilewright.codegen.llvm.expr import DIVISIONS, evaluate, is_natural
 from tilewright.codegen.llvm.fold import fold, fold_rows
 from tilewright.codegen.llvm.intrinsic import emit_call, emit_external
 from tilewright.codegen.llvm.invariants import bases_before, divide_before
@@ -19,10 +20,11 @@ from tilewright.codegen.llvm.values import Lanes, Value, memory_type, widths
 from tilewright.codegen.llvm.vector import match_reduction
 from tilewright.codegen.llvm.versions import before_versions
 from tilewright.ir.dtype import boolean, i64
-from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, as_int, const, maximum
 from tilewright.ir.loops import Allocate, Barrier, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.notes import Streaming, Unroll, find
-from tilewright.ir.rewrite import substitute_stmt, walk
+from tilewright.ir.rewrite import exprs_of, substitute_stmt, walk, walk_expr
+from tilewright.ir.scalar_ops import LAZY
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 from tilewright.targets.abi import address_bytes
@@ -270,5 +272,27 @@ def _metadata(s: State, stmt: For) -> str:
     short = prod(MAX_LEFT_TO_LLVM + 1 if n is None else n for n in extents) <= MAX_LEFT_TO_LLVM
     note = None if s.target.isa.single_steps else find(stmt.notes, Unroll)
     return s.out.loop_metadata(
-        vectorize=not explicit, unroll=short and not explicit, copies=0 if note is None else note.times
+        vectorize=not explicit and not divides_in_branches(stmt.body),
+        unroll=short and not explicit,
+        copies=0 if note is None else note.times,
     )
+
+
+def divides_in_branches(body: Stmt) -> bool:
+    """Whether a branch of `body` divides integers by what is no literal. LLVM 22's vectoriser miscompiles that for
+    512-bit vectors (findings/llvm_divisions_in_branches.sh): where all lanes have one quotient it divides under the
+    condition of the first lane alone, and the others read at an address that was never computed. Such a loop stays
+    scalar, as its divisions would in any case.
+    """
+    for stmt in walk(body):
+        if isinstance(stmt, If) and any(map(_divides, chain.from_iterable(map(exprs_of, walk(stmt))))):
+            return True
+        lazy = (n for e in exprs_of(stmt) for n in walk_expr(e) if isinstance(n, Op) and n.name in LAZY)
+        if any(_divides(e) for n in lazy for e in n.args[1:]):
+            return True
+    return False
+
+
+def _divides(e: Expr) -> bool:
+    """Whether `e` divides integers by what is no literal."""
+    return any(isinstance(n, Op) and n.name in DIVISIONS and not isinstance(n.args[1], Const) for n in walk_expr(e))
