@@ -37,9 +37,9 @@ Out = tuple[TensorType, ...]
 
 
 def pooled_extent(extent: Expr, kernel: int, before: int, after: int, stride: int, dilation: int, ceil: bool) -> Expr:
-    """The number of windows of `kernel` elements along a dimension with `before` and `after` elements of padding. With
-    `ceil` a partial window at the end counts if it begins inside the input or the padding before it. Raises ShapeError
-    if no window fits."""
+    """The number of windows of `kernel` elements, with `stride` and `dilation`, along a dimension of `extent` elements
+    with `before` and `after` elements of padding. With `ceil` a partial window at the end counts if it begins inside
+    the input or the padding before it. Raises ShapeError if no window fits."""
     span = dilation * (kernel - 1) + 1
     room = extent + (before + after - span)
     size = dim((room + (stride - 1)) // stride + 1 if ceil else room // stride + 1)
@@ -120,7 +120,8 @@ def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
 
 
 def _windows(x: Tensor, attrs: PoolAttrs, out: TensorType, fill: Expr, reducer: Any, value: Any, name: str) -> Tensor:
-    """Reduce `value` of the elements of each window of the padded input, by `reducer`."""
+    """The stage `name`, of the shape of `out`: for each window of `x`, padded with `fill`, the function `value` of its
+    elements, reduced by `reducer`."""
     rank = x.ndim - 2
     padded = pad_stage(x, attrs.pads, fill, _after(x, attrs, out.shape))
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
@@ -173,7 +174,8 @@ def compared_numpy(x: Any, attrs: MaxPoolAttrs) -> Any:
 
 
 def window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
-    """For each tap of the window an array with the shape of the output: the element that each window reads there."""
+    """For each tap of a pooling window an array with the shape of the output, whose spatial extents are `out`: the
+    elements that the windows read there from `x`, padded with `fill`."""
     rank = x.ndim - 2
     widths = [(0, 0), (0, 0)]
     for k in range(rank):

@@ -222,7 +222,8 @@ def emit(
     attrs: Attrs | None = None,
     **values: AttrValue,
 ) -> tuple[Value, ...]:
-    """Append a node, its output types inferred; returns its outputs. Its attributes are `attrs` or made of `values`."""
+    """Append a node of the operator `op`, its output types inferred, and return its outputs, called `names`. Its
+    attributes are `attrs` or made of `values`."""
     created = attributes(op, values) if attrs is None else attrs
     types = infer(op, [None if v is None else v.type for v in inputs], created)
     return builder.node(op, inputs, types, created, tuple(names))

@@ -292,7 +292,8 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
     offset = 0.5 if attrs.half_pixel else 0.0
 
     def along(r: Expr, cell: Expr, sample: Expr, which: int, cells: int) -> tuple[Expr, Expr]:
-        """The coordinate of a sample, in x (`which` is 0) or y (1), and whether that sample exists."""
+        """(the coordinate of a sample, whether that sample exists) in x (`which` is 0) or y (1), for number `sample` of
+        the samples in the cell `cell` of `cells` in region `r`."""
         start = rois[r, const(which)] * attrs.scale - offset
         length = rois[r, const(which + 2)] * attrs.scale - offset - start
         if not attrs.half_pixel:
@@ -343,7 +344,8 @@ def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tenso
         return (te.compute(type.shape, lambda *i: total[i] * share, name="roi_align"),)
 
     def of_all(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
-        """The mean or the maximum of all samples of a cell, of which those outside of the image count as 0."""
+        """The mean or the maximum of all samples of the cell (h, w) of region `r` in channel `c`; samples outside of
+        the image count as 0."""
         wide, high = counts[r, const(0)], counts[r, const(1)]
         if attrs.mode == "avg":
             return total[r, c, h, w] / cast(maximum(wide * high, 1), t)  # type: ignore[no-any-return]
@@ -438,7 +440,8 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
         return select(v < 0.0, 0 - up, up)
 
     def ends(r: Expr, cell: Expr, which: int, cells: int, extent: Expr) -> tuple[Expr, Expr]:
-        """(first pixel, pixel after the last) of a cell along x (`which` is 0) or y (1)."""
+        """(first pixel, pixel after the last) of the cell `cell` of `cells` in region `r` along x (`which` is 0) or y
+        (1), limited to an image of `extent` pixels."""
         start = whole(rois[r, const(1 + which)] * attrs.scale)
         length = cast(maximum(whole(rois[r, const(3 + which)] * attrs.scale) - start + 1, 1), t) / scalar(cells, t)
         low = cast(call("floor", cast(cell, t) * length), i64) + start
@@ -458,7 +461,7 @@ def _roi_max_compute(inputs: Tensors, attrs: RoiMaxAttrs, out: Out) -> tuple[Ten
         )
 
     def filled(r: Expr, c: Expr, h: Expr, w: Expr) -> Expr:
-        """The maximum of a cell, 0 if it is empty."""
+        """The maximum of the cell (h, w) of region `r` in channel `c`; 0 if the cell is empty."""
         (top, bottom), (left, right) = ends(r, h, 1, attrs.height, x.shape[2]), ends(r, w, 0, attrs.width, x.shape[3])
         return select((top < bottom) & (left < right), most[r, c, h, w], scalar(0, t))
 

@@ -91,7 +91,8 @@ class _Best:
     largest: bool
 
     def insert_by_steps(self, index: Expr, element: Expr, ranks: Expr) -> None:
-        """Insert an element by moving all that come after it, from the end on, by one position."""
+        """Insert `element`, whose index is `index`, among the `ranks` best elements, by moving all elements that come
+        after it, from the end on, by one position."""
         with self.nest.let("value", element) as value, self.nest.local("place", i64) as place:
             place.set(ranks - 1)
             with self.nest.loop("up", ranks - 1) as up:
@@ -103,8 +104,9 @@ class _Best:
             self._put(place.value, index, value)
 
     def insert_by_count(self, index: Expr, element: Expr, ranks: Expr) -> None:
-        """Insert an element at the position computed by counting the elements that it does not precede. Counting
-        vectorizes, and only the elements after it are moved."""
+        """Insert `element`, whose index is `index`, among the `ranks` best elements, at the position computed by
+        counting the elements that it does not precede. Counting vectorizes, and only the elements after it are
+        moved."""
         with self.nest.let("value", element) as value, self.nest.local("ahead", i64) as precedes:
             precedes.set(0)
             with self.nest.loop("rank", ranks - 1) as rank:

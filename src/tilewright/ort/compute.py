@@ -30,9 +30,9 @@ MAX_VARIANTS = 16
 
 @dataclass(slots=True)
 class Computed:
-    """The computation of a fused node: its program, and further programs, each for one choice of shapes that the first
-    does not accept, such as those with a size of 0. `inputs` and `outputs` map positions of the program's inputs and
-    outputs to those of the node's."""
+    """The computation of a fused node: its program (in `group`), and `variants`, further programs, one for each choice
+    of shapes that the first does not accept, such as shapes with a size of 0. `inputs` and `outputs` map positions of
+    the program's inputs and outputs to positions of the node's."""
 
     group: Group
     build: Build

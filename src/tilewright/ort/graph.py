@@ -192,7 +192,7 @@ class _Reader:
         return out
 
     def tensor(self, value: int, name: str) -> onnx.TensorProto:
-        """A tensor's elements, copied."""
+        """A copy of ONNX Runtime's tensor `value` as ONNX's tensor `name`. Raises OrtError for strings."""
         code, shape = shape_of(self.api, value)
         if code == onnx.TensorProto.STRING:
             raise OrtError("a tensor of strings", where=name)

@@ -87,7 +87,8 @@ class Composite:
         return self
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Call by names. `out` may hold some of the outputs; the others are new arrays."""
+        """Call the model on `inputs` by names, and return its outputs by names. `out` may hold arrays for some of the
+        outputs; the other outputs are new arrays. Raises CallError, which lists everything that does not fit."""
         names = [i.name for i in self.inputs]
         problems = Problems()
         for name in names:
@@ -159,7 +160,9 @@ class Composite:
     # -- weights -------------------------------------------------------------------------------------------------------
 
     def update(self, weights: Mapping[str, Any], version: int | None = None, *, finite: bool = True) -> int:
-        """Take new weights: all of them, by name; see `Model.update`. A call sees the old ones or the new ones."""
+        """Replace the weights by new ones, which must be complete, by name; returns their version, `version` or one
+        more than the last. `finite` refuses NaN and infinity. A call sees the old weights or the new ones, never
+        both."""
         folded = tuple(self._folded.items())
         arrays = check_weights(self.params, weights, finite=finite, ignored=self._ignored, folded=folded)
         if finite:
@@ -222,8 +225,8 @@ class Composite:
     # -- what it is ----------------------------------------------------------------------------------------------------
 
     def coverage(self) -> Coverage:
-        """The coverage report: what is compiled, where the rest runs, and why; as far as the calls so far have
-        shown."""
+        """The coverage report: which parts are compiled, where the other parts run, and why, as far as the calls so far
+        have shown."""
         return coverage_of(self._part, self._context)
 
     def show(self, what: str = "graph") -> str:

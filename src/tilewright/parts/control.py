@@ -85,7 +85,8 @@ class ControlPart:
         return [*carried, *(_stacked(r, graph.output[1 + len(carried) + k]) for k, r in enumerate(rows))]
 
     def _check_time_limit(self, steps: int, seconds: float) -> None:
-        """Raise CallError if a loop exceeds the limit of iterations or of time."""
+        """Raise CallError if a loop that has run `steps` iterations in `seconds` seconds exceeds the limit of
+        iterations or of time."""
         most, limit = self.context.max_iterations, self.context.time_limit
         if steps >= most:
             hint = "set max_iterations of the model, if it ends"

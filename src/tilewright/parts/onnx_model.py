@@ -54,8 +54,9 @@ def compile_parts(
 def coverage(
     loaded: Loaded, *, name: str | None = None, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
 ) -> Coverage:
-    """The coverage report of a model: the parts that would be compiled, those in which the rest would run, and why;
-    nothing is compiled."""
+    """The coverage report, called `name`, of a model with the dimensions `dims`: the parts that would be compiled, the
+    parts in which the other operators would run, and why; nothing is compiled. `custom_ops` are classes of operators
+    for `onnx.reference`."""
     _check_names(loaded, dims or {})
     section = whole(inlined(loaded))
     return coverage_in_advance(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))

@@ -177,7 +177,8 @@ def _drawn(samples: Any) -> Iterator[Any]:
 
 
 def _feed(sample: Any, names: Sequence[str]) -> Feed:
-    """The arrays of one call. Raises CallError if they do not match the inputs."""
+    """The arrays of one call, by the input names `names`, from a `sample`: a mapping, a sequence or an array. Raises
+    CallError if they do not match the inputs."""
     what, hint = "does not fit the model's inputs", None
     if isinstance(sample, Mapping):
         feed = {str(name): _array(value) for name, value in sample.items()}

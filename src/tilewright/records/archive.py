@@ -45,7 +45,8 @@ class Absorbed:
 
 
 def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
-    """Write records, by their digests, to an archive, which appears whole or not at all. Returns their number."""
+    """Write `records`, (digest, record) each, to the archive `path`, which appears whole or not at all; returns their
+    number. Raises RecordError if it cannot be written."""
     contents = {digest: record.to_bytes() for digest, record in records}
     temporary = path.parent / f"{UNFINISHED}{os.getpid()}-{path.name}"
     try:

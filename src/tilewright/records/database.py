@@ -39,8 +39,9 @@ def find(store: Store, text: str) -> list[Named]:
 
 
 def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] = lambda _: None) -> Absorbed:
-    """Import the records of folders, archives and single files into a store. The result is their union, whatever the
-    order and repetition: records are immutable, and equal records are one file."""
+    """Import the records of `sources` (folders, archives and single files) into the store `goal`, and call `announce`
+    with descriptions of what happens; returns how many were new, known and damaged. The result is their union, whatever
+    the order and repetition: records are immutable, and equal records are one file."""
     total = Absorbed()
     for source in sources:
         done = take_in(source, goal, announce)

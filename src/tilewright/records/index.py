@@ -245,7 +245,8 @@ def _new(path: str, folder: str) -> sqlite3.Connection:
 
 
 def _connect(path: Path, folder: str) -> tuple[sqlite3.Connection, str] | None:
-    """Open an index file, with its stamp; None if it does not exist, is damaged, or has another version or folder."""
+    """(the database in the index file `path`, the stamp in it); None if the file does not exist, is damaged, has
+    another version, or is the index of another folder than `folder`."""
     if not path.exists():
         return None
     db: sqlite3.Connection | None = None

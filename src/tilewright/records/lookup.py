@@ -47,9 +47,9 @@ class Seed:
 
 
 class Lookup:
-    """An `Advisor` (`plans/framework/advice.py`).
+    """An `Advisor` (`plans/framework/advice.py`) that answers from tuning records.
 
-    Of several records about one decision, those that this compiler measured go before others, then those of nearer
+    Of several records about one decision, records that this compiler measured go before others, then records of nearer
     stores, then newer ones. Answers are remembered: within one compile nothing changes.
     """
 
@@ -117,9 +117,10 @@ def check_recorded(created: Iterable[Decision], target: Target) -> None:
 
 
 def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most: int = 5) -> list[Seed]:
-    """Settings that are good for decisions which differ from this one in sizes only, those of the nearest sizes first.
+    """At most `most` settings that are good for decisions which differ from the decision `key` in sizes only, the ones
+    for the nearest sizes first.
 
-    Records of the target's own class of machines come first, then those of other classes with the same vectors and
+    Records of the target's own class of machines come first, then records of other classes with the same vectors and
     registers, for any number of threads. A recorded setting that is not in `space` is replaced by the nearest one that
     is: a seed is measured like any other setting.
     """

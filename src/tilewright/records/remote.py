@@ -85,7 +85,8 @@ def check(address: str) -> None:
 
 
 def download(address: str, file: IO[bytes], headers: dict[str, str] | None = None) -> State | None:
-    """Fetch an archive into a file. Returns the new state; None if the server says that the archive is unchanged."""
+    """Fetch the archive at `address` into `file`, with the HTTP `headers` that say which state of it is known. Returns
+    the new state; None if the server says that the archive is unchanged. Raises RecordError if it is too large."""
     request = urllib.request.Request(address, headers={"User-Agent": "tilewright", **(headers or {})})
     try:
         with only_safe().open(request, timeout=WAIT_SECONDS) as answer:

@@ -28,8 +28,8 @@ _FORGOTTEN_SECONDS = 60.0
 def publisher_of(
     name: str, model: Model, *, directory: str | os.PathLike[str] | None = None, wait: float = 0.0
 ) -> Publisher:
-    """Open a publisher of the store `name`, and make the weights of `model` the store's newest version, also where an
-    earlier run has left versions in the store."""
+    """Return a publisher of the store `name` after making the weights of `model` the store's newest version, also where
+    an earlier run has left versions in the store. Waits up to `wait` seconds for another publisher to end."""
     publisher = Publisher(name, model, directory=directory, wait=wait)
     if not publisher.stats()["published"]:
         publisher.publish(model.weights, finite=False)

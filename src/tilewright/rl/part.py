@@ -46,8 +46,9 @@ class Part(nn.Module):
 
 
 def compile_part(part: Part, examples: Tensors, *, name: str, threads: int = 1, precision: Precision = "fp32") -> Model:
-    """Compile a part whose inputs and outputs have the batch in front, of any size. `precision`: as for `tw.compile`;
-    codes and scales of weights are computed again with each version."""
+    """Compile the module `part`, called `name`, whose inputs (of which `examples` has one array each, by name) and
+    outputs have the batch in front, of any size, for `threads` threads. `precision`: as for `tw.compile`; codes and
+    scales of weights are computed again with each version."""
     from tilewright.compiler import compile_program  # workers that only read a store do without
 
     dims = {key: {0: "batch"} for key in examples}

@@ -65,7 +65,8 @@ class Parts:
         self._on_cpu = self._examples[0].device.type == "cpu"
 
     def compile(self, threads: int, name: str, precision: Precision = "fp32") -> Model:
-        """Compile the program from observations to the head's outputs and values."""
+        """Compile the program, called `name`, from observations to the head's outputs and values, for `threads` threads
+        in `precision`; returns the model."""
         examples = dict(zip(self._keys or ["obs"], self._examples, strict=True))
         training = self.policy.training
         self.policy.set_training_mode(False)

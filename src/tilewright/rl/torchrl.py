@@ -248,7 +248,8 @@ class StoreWeightSync(WeightSyncScheme):
         self.worker_idx = worker_idx
 
     def _check(self, model: Any, model_id: str) -> None:
-        """Raise CallError for a policy that does not read the store: it would silently go on with its own weights."""
+        """Raise CallError if `model`, the policy number `model_id`, does not read the store: it would silently go on
+        with its own weights."""
         if model is not None and not isinstance(model, StorePolicy):
             raise CallError(
                 "the policy does not read the store",

@@ -98,10 +98,10 @@ def plan(intervals: Sequence[Interval]) -> Plan:
 
 
 def _where_others_stand(blocks: dict[int, Block], at: dict[int, int], arena: int) -> dict[int, int]:
-    """Offsets for `blocks` that are empty at these sizes; `at` has those of the others. A block with the same lifetime
-    as one that is not empty gets that one's offset: at other sizes it is such a block that has elements, as with
-    workspaces of different versions of a kernel. The rest are put above all blocks (`arena`), so that they move no
-    other block (`places.py`)."""
+    """Offsets for the `blocks` that are empty at these sizes; `at` has the offsets of the other blocks. A block with
+    the same lifetime as one that is not empty gets the offset of that one: at other sizes it is such a block that has
+    elements, as with workspaces of different versions of a kernel. The remaining blocks are put above all others
+    (`arena`), so that they move no other block (`places.py`)."""
     places: dict[tuple[int, int], list[int]] = {}
     for k, offset in at.items():
         places.setdefault((blocks[k].first, blocks[k].last), []).append(offset)
@@ -246,8 +246,10 @@ def _place(order: Sequence[int], blocks: list[Block], conflicts: list[list[int]]
 def _raise_the_top(
     best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[tuple[list[int], int], list[int]]:
-    """An improved placement, and its order of blocks. Repeatedly the block that reaches the top of the arena moves to
-    the front of the order, and all are placed again, until that stops helping or the arena is no larger than `goal`."""
+    """(an improved placement, its order of blocks) from `best`, (offsets, size of the arena), which `order` led to.
+    Repeatedly the block that reaches the top of the arena moves to the front of the order, and all are placed again,
+    until that stops helping or the arena is no larger than `goal` bytes. `conflicts`: for each block the blocks that
+    are live at the same time."""
     current, seen = order, {tuple(order)}
     latest = best
     for _ in range(_steps(conflicts)):
@@ -268,9 +270,10 @@ def _raise_the_top(
 def _wander(
     best: tuple[list[int], int], order: list[int], blocks: list[Block], conflicts: list[list[int]], goal: int
 ) -> tuple[list[int], int]:
-    """An improved placement by local search: repeatedly the highest block, or one that conflicts with it, moves to a
-    random early position of the order, which is retained if the arena does not grow. The seed is fixed, so that plans
-    are reproducible."""
+    """An improved placement, (offsets, size of the arena), from `best`, which `order` led to, by local search:
+    repeatedly the highest block, or one that is live at the same time (`conflicts`), moves to a random early position
+    of the order, which is retained if the arena does not grow. The search ends within a hundredth of `goal` bytes. The
+    seed is fixed, so that plans are reproducible."""
     random = Random(len(order))
     for _ in range(_steps(conflicts)):
         if best[1] <= goal + goal // 100:

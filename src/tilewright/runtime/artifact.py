@@ -70,7 +70,8 @@ def write(
 
 
 def encode(program: Program, version: int, *, code_only: bool = False, compressed: bool = False) -> list[Buffer]:
-    """The bytes of the file of `program`, in parts that follow each other; the arguments are those of `write`."""
+    """The bytes of the file of `program`, whose weights have the version `version`, in parts that follow each other;
+    the arguments are as in `write`."""
     texts = {name: text() if callable(text) else text for name, text in program.texts.items()}
     extra = {"weights_version": version, "texts": sorted(texts)} | ({"code_only": True} if code_only else {})
     params = [p for p in program.manifest.params if p.fixed or not code_only]
@@ -156,8 +157,9 @@ def leave_in_file(program: Program) -> None:
 
 
 def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Program, int]:
-    """(the program in the bytes `data` of a file, the version of its weights); weights remain views of `data`. See
-    `read`."""
+    """(the program in the bytes `data` of the file `where`, the version of its weights); weights remain views of
+    `data`. `code_only` accepts a file without weights, and returns the model's constants alone. Raises ArtifactError
+    for a damaged file."""
     if len(data) < _HEADER.size:
         raise ArtifactError("not a .tw file, or one that was cut off", where=where, got=f"{len(data)} bytes")
     try:

@@ -297,9 +297,9 @@ def _load_weights(f: Function, model: Value, weights: Value, executor: Value, fi
 
 
 def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: Value) -> None:
-    """Emit the code that notes a call: the version of its weights in the word after the `arguments` arguments and in
-    the reader's entry, where a publisher sees it, and one more call. Threads of one reader may lose counts to each
-    other, as the number of calls is only for display."""
+    """Emit the code that notes a call of `model`: the version of its `weights` in the word after the `arguments`
+    addresses at `io` and in the reader's entry, where a publisher sees it, and one more call. Threads of one reader may
+    lose counts to each other, as the number of calls is only for display."""
     version = f.load(I64, weights[WEIGHTS.version], order="monotonic")
     f.store(version, io + arguments * 8)
     reader = model[MODEL.reader]
@@ -319,8 +319,8 @@ def _run(m: Module) -> None:
 
 
 def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Value) -> None:
-    """Emit the call with the number of threads that trials found to be fastest for `layout`, and time it if it is part
-    of a trial."""
+    """Emit the call of `model`, with the addresses `slots` and the extents `dims`, by the number of threads that trials
+    found to be fastest for `layout`, and time it if it is part of a trial."""
     most, trial = model[MODEL.threads], layout + LAYOUT.threads
     measured = layout[LAYOUT.measured]
     threads, trying, checked = f.var(I64, 1), f.var(I1, 0), f.var(I1, 0)

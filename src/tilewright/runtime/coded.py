@@ -96,8 +96,8 @@ def _encoded(array: Array, p: ParamSpec) -> bytes:
 
 
 def _gaps(indices: Array, count: int) -> bytes:
-    """Indices that are mostly equal, encoded as the most common one, and for the others the gaps between them and their
-    values."""
+    """`indices` below `count`, most of which are equal, encoded as the most common one, then the gaps between the other
+    ones, and their values."""
     common = int(np.argmax(np.bincount(indices, minlength=count)))
     others = np.flatnonzero(indices != common)
     spans = np.diff(others, prepend=-1)
@@ -150,8 +150,8 @@ def _decoded(stream: bytes, at: int, p: ParamSpec) -> tuple[Array, int]:
 
 
 def _from_gaps(stream: bytes, count: int, numbers: list[int], where: str) -> tuple[Array, int]:
-    """(the `count` indices that `_gaps` encoded, the number of bytes that they take); `numbers` are the three at the
-    beginning."""
+    """(the `count` indices that `_gaps` encoded in `stream`, the number of bytes that they take); `numbers` are the
+    three at the beginning. Raises ArtifactError, about `where`, if they do not fit."""
     common, others, gaps = numbers
     if others > count or gaps > others + count // _STEP:
         raise ArtifactError("has more elements than it says", where=where, expected=count, got=max(others, gaps))

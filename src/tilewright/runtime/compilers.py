@@ -262,7 +262,8 @@ _noted = threading.local()
 
 
 def _call(address: int, arrays: int, sizes: int) -> int:
-    """Run the part whose descriptor is at `address`, as `tw_external` does; returns 0, or the number of a failure."""
+    """Run the part whose descriptor is at `address`, with tables of arrays and sizes at the addresses `arrays` and
+    `sizes`, as `tw_external` does; returns 0, or the number of a failure."""
     part: _Part | None = None
     try:
         part = _part(address)

@@ -472,8 +472,9 @@ class Engine:
         return self.call_at([a.ctypes.data for a in arrays], dims)
 
     def call_at(self, places: Sequence[int], dims: tuple[int, ...]) -> int:
-        """Call the program on inputs and outputs at these addresses, and plan memory if needed. Returns the version of
-        the weights; raises CallError if the call fails."""
+        """Call the program on inputs and outputs at the addresses `places`, with the sizes `dims` of its symbols, and
+        plan memory if needed. Returns the version of the weights; raises CallError if the call fails, StoreMoved if the
+        weights were moved."""
         addresses = np.array([*places, 0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + _TIMEOUT_SECONDS

@@ -93,8 +93,8 @@ def define_foreign(m: Module) -> None:
 
 
 def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, refuse: Callable[..., None]) -> None:
-    """Emit code that runs the model in `layout`, which it releases, with the addresses `io`, and repeats if memory had
-    to be enlarged first."""
+    """Emit code that runs the model in `layout`, which it releases, with the addresses `io`, and repeats if memory for
+    the sizes `dims` had to be enlarged first. `refuse` emits the return of an error under a condition."""
     tries = f.var(I64, 0)
     with f.loop() as loop:
         status = f.call(I64, model[MODEL.execute], model, layout, io)

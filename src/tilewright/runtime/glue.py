@@ -123,8 +123,9 @@ def _contiguous(m: Module) -> None:
 
 
 def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, data: Value, io: Value) -> None:
-    """Emit code that compares an argument's shape with the specification `tensor`, and returns 1 with address and bytes
-    in `io` if it fits, else 0. A PyTorch tensor with elements but without memory is lazily zero, and does not fit."""
+    """Emit code that compares an argument's shape with the specification `tensor`: the shape of an input (`kind`) sets
+    sizes in `dims`, any other must agree with them. It returns 1 with address (`data`) and bytes in `io` if it fits,
+    else 0. A PyTorch tensor with elements but without memory is lazily zero, and does not fit."""
     count = f.call(I64, "tw_bind" if kind == _INPUT else "tw_equal", tensor, shape, dims)
     with f.when(count < 0):
         f.ret(0)
@@ -434,7 +435,8 @@ class _CallEmitter:
             f.ret(0, PTR)
 
     def fail_if_ended(self, status: Value, result: Value) -> None:
-        """Raise the error for loops that exceeded a limit, without the slow path, which would run them again."""
+        """Emit code that raises the error for loops that exceeded a limit, if `status` says so, and releases `result`;
+        the slow path would run these loops again."""
         f = self.f
         for ended, message in ((ENDLESS, MODEL.endless_message), (TIMED_OUT, MODEL.delayed_message)):
             with f.when(status.eq(ended)):

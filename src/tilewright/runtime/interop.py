@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 
 
 def array_at(address: int, kind: np.dtype[Any], shape: Sequence[int]) -> Array:
-    """A NumPy array, contiguous in row-major order, that views memory at an address."""
+    """A NumPy array of type `kind` and shape `shape`, contiguous in row-major order, that views memory at `address`."""
     nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
     if not nbytes:
         return np.empty(tuple(shape), kind)
@@ -31,8 +31,9 @@ def framework(obj: object) -> str:
 
 
 def as_numpy(obj: Any, where: str, written: bool = False) -> Array:
-    """A NumPy view of an array in CPU memory; only PyTorch's lazy negatives and zeros are copied. Raises CallError for
-    objects that are no such array, and if the array will be `written` but would be a copy."""
+    """A NumPy view of the array `obj` in CPU memory; only PyTorch's lazy negatives and zeros are copied. Raises
+    CallError, which names it by `where`, for objects of other kinds, and if the array will be `written` but would be a
+    copy."""
     if isinstance(obj, (np.ndarray, np.generic)):
         return np.asarray(obj)
     kind = framework(obj)

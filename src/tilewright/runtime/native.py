@@ -163,8 +163,8 @@ class Native:
         return result
 
     def _further(self, name: str, text: str | Callable[[], str], exports: Sequence[str]) -> Library:
-        """The library with the LLVM module `text`, linked to the core and the glue; compiled when it is first
-        requested."""
+        """The library `name` with the LLVM module `text`, of which it exports the functions `exports`, linked to the
+        core and the glue; compiled when it is first requested."""
         if name not in self._libraries:
             with self._linking:
                 if name not in self._libraries:

@@ -32,9 +32,9 @@ def uninitialised(
 
 
 def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
-    """A new uninitialised array. A large one is aligned to a cache line (NumPy aligns to 16 bytes, so that vector
-    stores would touch two lines); a huge one, which is mostly written by streaming stores, begins at offset `place` of
-    a page."""
+    """A new uninitialised array of `shape` and `dtype`. A large one is aligned to a cache line (NumPy aligns to 16
+    bytes, so that vector stores would touch two lines); a huge one, which is mostly written by streaming stores, begins
+    at offset `place` of a page."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:

@@ -73,7 +73,8 @@ class Background:
 
 
 def in_background(call: Callable[..., Any], inputs: Sequence[Any], out: Any, named: Mapping[str, Any]) -> Pending:
-    """Submit a call to the shared threads of the process, with arguments as in `submit`."""
+    """Submit `call(*inputs, out=out, **named)`, without `out` if it is None, to the shared threads of the process; the
+    returned `Pending` has its result or raises its error."""
     return _background.submit(call, inputs, out, named)
 
 

@@ -101,8 +101,9 @@ def call_versioned(
 def _arguments(
     manifest: Manifest, inputs: Sequence[Any], out: Any, named: Mapping[str, Any]
 ) -> tuple[list[Any], Array]:
-    """(the inputs as the program takes them, the offsets of the sequences) of a call with packed sequences; inputs with
-    rows are packed into one array each."""
+    """(the inputs as the program takes them, the offsets of the sequences) of a call with packed sequences, whose
+    arguments are `inputs`, by position, and `named`; inputs with rows are packed into one array each. Raises CallError
+    for a wrong number of inputs, and if `out` is passed."""
     spec, where = manifest.ragged, f"program {manifest.name!r}"
     assert spec is not None
     if out is not None:

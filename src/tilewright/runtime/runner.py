@@ -160,8 +160,8 @@ class Runner(Called):
         return self._answer(inputs, out)
 
     def _answer(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        """(result, version of the weights) of a call by the slow path, which is repeated if the weights have moved
-        meanwhile."""
+        """(result, version of the weights) of a call with `inputs` and `out` by the slow path, which is repeated if the
+        weights have moved meanwhile."""
         while True:
             try:
                 return self._checked_call(inputs, out)
@@ -196,8 +196,8 @@ class Runner(Called):
         return out, version
 
     def _sized_call(self, engine: Engine, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        """(result, version of the weights) of a call whose outputs' sizes data decides; it is repeated with larger
-        rooms if these were too small."""
+        """(result, version of the weights) of a call with `inputs` whose outputs' sizes data decides; it is repeated
+        with larger rooms, the memory for such outputs, if these were too small. Raises CallError if `out` is passed."""
         manifest = engine.manifest
         if out is not None:
             raise CallError("data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}")
@@ -411,8 +411,8 @@ def _extents(manifest: Manifest, arrays: Sequence[Array]) -> dict[str, int]:
 
 
 def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array], extents: Mapping[str, int]) -> list[Array]:
-    """The outputs for the caller, cut to the sizes that data decided (`extents`). Raises CallError for a negative
-    size."""
+    """The outputs for the caller: `arrays`, cut to the sizes that data decided (`extents`, by name); `dims` are the
+    sizes of the symbols. Raises CallError for a negative size."""
     values = {**dict(zip((s.name for s in manifest.symbols), dims, strict=True)), **extents}
     results = []
     for spec, array in zip(manifest.results, arrays, strict=False):

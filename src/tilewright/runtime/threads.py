@@ -77,8 +77,8 @@ def _spins_before_sleep(f: Function) -> int:
 
 
 def futex(f: Function, word: Value, operation: int, value: Value | int, timeout: Value | None = None) -> None:
-    """Emit a system call that sleeps while a word equals `value`, for at most `timeout` (a struct timespec), or that
-    wakes `value` threads."""
+    """Emit a system call (futex) with the number `operation`, which sleeps while a word equals `value`, for at most
+    `timeout` (the address of a struct timespec; None: without end), or wakes `value` threads."""
     if _is_web(f) and isinstance(value, int):
         if operation == FUTEX_WAIT_PRIVATE:
             f.call(I32, "llvm.wasm.memory.atomic.wait32", word, (I32, value), (I64, -1))

@@ -78,7 +78,9 @@ def expand(func: PrimFunc, block: str) -> PrimFunc:
 
 
 def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) -> tuple[BlockIter, ...]:
-    """The iterators that `expand` writes out: those of the reduction, and those in the index of a table."""
+    """The iterators that `expand` writes out, in the block `source` with the statement `update`: the reduction's, and
+    the iterators in the index of a table. Raises ScheduleError, whose text begins with `what`, if there is no table, or
+    too many terms."""
     indices = [e.args[0] for e in walk_expr(update.value) if isinstance(e, Op) and e.name == "lookup"]
     if not indices:
         raise refuse(func, f"{what}: it has no constant matrix", hint="te.const_matrix makes one")
@@ -96,7 +98,8 @@ def _constant_iters(func: PrimFunc, source: Block, update: Update, what: str) ->
 
 
 def _dropped_loops(func: PrimFunc, path: Path, gone: Sequence[BlockIter], what: str) -> list[For]:
-    """The loops, one for each iterator in `gone`, that drive just this iterator over its whole extent."""
+    """The loops at the end of `path`, one for each iterator in `gone`, that drive just this iterator over its whole
+    extent. Raises ScheduleError, whose text begins with `what`, if there is no such loop."""
     source = last_block(path)
     own: list[For] = []
     for stmt in reversed(path[:-1]):

@@ -238,8 +238,8 @@ def _written_out(
     places: Mapping[Buffer, tuple[int, ...]],
     values: Mapping[Var, Expr],
 ) -> Stmt:
-    """The loops of an intrinsic's description around one of its stores, with the regions of a call in place of its
-    parameters."""
+    """The `loops` of an intrinsic's description around `store`, one of its stores, with the `regions` and `places` of a
+    call in place of its parameters and `values` in place of its variables. Loop variables get the ending `suffix`."""
     renamed: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}.{suffix}") for loop in loops}
     point = {it.var: substitute(it.binding, renamed) for it in intrin.block.iters} | dict(values)
 

@@ -188,7 +188,8 @@ def annotate_loop(
 def annotate_block(
     func: PrimFunc, block: str, note: Note | str, values: Sequence[object] = (), named: Fields = EMPTY
 ) -> tuple[PrimFunc, BlockNote]:
-    """Put a note on a block for later passes; see `annotate_loop`."""
+    """Put a note on a block for later passes; an earlier note of its class is replaced. Returns (the function, the
+    note); arguments are as in `annotate_loop`."""
     path = block_path(func, block)
     target = last_block(path)
     placed = _note(func, BlockNote, note, values, named)

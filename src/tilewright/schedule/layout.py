@@ -278,7 +278,9 @@ def _without_loads(e: Expr) -> Expr:
 
 
 def _filler(func: PrimFunc, source: Block, grown: set[Var], what: str) -> float:
-    """The value of padded inputs for which the added steps do not change a reduction: 0 for a sum of products."""
+    """The value of padded inputs for which the added steps of the enlarged iterators `grown` do not change the
+    reduction `source`: 0 for a sum of products. Raises ScheduleError, whose text begins with `what`, if there is
+    none."""
     added = {it.var for it in source.iters if it.kind == "reduce" and it.var in grown}
     if not added:
         return 0.0
@@ -310,8 +312,8 @@ def _evaluate(e: Expr, load: float) -> Any:
 def _padding_nest(
     name: str, source: Buffer, target: Buffer, limits: Sequence[Expr | None], filler: float, used_names: set[str]
 ) -> Stmt:
-    """Loops that copy `source` into the larger `target`, with the value `filler` where an index is not below its
-    limit."""
+    """Loops around a block `name` that copy `source` into the larger `target`, with the value `filler` where an index
+    is not below its limit in `limits` (None: no limit). New names are added to `used_names`."""
 
     def on_block(b: Block) -> Stmt:
         point = tuple(it.var for it in b.iters)

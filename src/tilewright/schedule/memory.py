@@ -207,7 +207,8 @@ def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:
 
 
 def copy_nest(name: str, source: Buffer, target: Buffer, used_names: set[str]) -> Stmt:
-    """Loops and a block that copy a buffer to `target`, over the shape of `target`."""
+    """Loops around a block `name` that copy the buffer `source` to `target`, over the shape of `target`. New names are
+    added to `used_names`."""
     iters: list[BlockIter] = []
     loops: list[For] = []
     for k, extent in enumerate(target.shape):

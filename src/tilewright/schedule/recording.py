@@ -160,7 +160,8 @@ class Recording:
         return BlockRef(name, self._history.birth("b", name))
 
     def _become(self, primitive: str, inputs: tuple[Value, ...], func: PrimFunc) -> None:
-        """Store a new function, and record which loops and blocks are removed and which are new."""
+        """Store `func`, the result of `primitive` with the arguments `inputs`, as the present function, and record
+        which loops and blocks are removed and which are new."""
         named = (getattr(self._objects[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
         by = f"{primitive}({', '.join(named)})"
         self.last_step = (by, self.func)
@@ -220,8 +221,8 @@ class Recording:
         names: Sequence[str],
         func: PrimFunc | None = None,
     ) -> tuple[Any, ...]:
-        """Record a primitive that results in `func` and creates blocks or loops called `names`; returns references to
-        them."""
+        """Record the instruction `primitive`, with the arguments `inputs` and `attributes`, that results in `func` and
+        creates blocks or loops (`kind`) called `names`; returns references to them."""
         if func is not None:
             self._become(primitive, inputs, func)
         reference: Callable[[str], BlockRef | LoopRef] = self._block_ref if kind == "b" else self.find_loop

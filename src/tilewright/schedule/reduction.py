@@ -206,7 +206,8 @@ def _partial_block(
     used_names: set[str],
 ) -> Block:
     """The first block of `rfactor`, which reduces into `partial`: the loop `factored` becomes spatial, and the loops
-    with which it shared an iterator become reduction iterators of their own."""
+    with which it shared an iterator become reduction iterators of their own. `names`: the block's name, the axis of the
+    new dimension, and the beginning of an error's text; new names are added to `used_names`."""
     name, axis, what = names
     lane = Var(fresh_name(f"v{factored.var.name}", used_names))
     of_loop: dict[Var, Expr] = {factored.var: lane}

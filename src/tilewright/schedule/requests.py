@@ -219,7 +219,8 @@ def _gather(func: PrimFunc, parents: Sequence[str]) -> PrimFunc:
 
 
 def _order(func: PrimFunc, block: str, wanted: Sequence[str], rank: int) -> PrimFunc:
-    """Put the loops `wanted` of a block into this order, innermost; its other loops are outside of them."""
+    """The function with the loops `wanted` of a block in this order, innermost; its other loops, of the last `rank`,
+    are outside of them."""
     chain = [x.var.name for x in own_loops(block_path(func, block))]
     rest = [x for x in chain[-max(rank, len(wanted)) :] if x not in wanted]
     inside = [x for x in chain if x in wanted or x in rest]

@@ -170,7 +170,8 @@ def double_buffer(func: PrimFunc, block: str, buffer: str | None = None) -> Prim
 
 
 def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, what: str) -> For:
-    """The innermost loop around `source` and all readers of `target`. Raises ScheduleError if there is none."""
+    """The innermost loop on `path` that is around the block `source` and all readers of `target`. Raises ScheduleError,
+    whose text begins with `what`, if there is none."""
     readers = {b.name for b in readers_of(func, target)} - {source.name}
     if not readers:
         raise refuse(func, f"{what}: no block reads it")
@@ -183,7 +184,8 @@ def _enclosing_loop(func: PrimFunc, path: Path, source: Block, target: Buffer, w
 
 
 def _require_prefetch(func: PrimFunc, path: Path, source: Block, target: Buffer, loop: For, what: str) -> None:
-    """Raise ScheduleError unless block `source` can be computed one iteration of `loop` ahead."""
+    """Raise ScheduleError, whose text begins with `what`, unless the block `source` at the end of `path`, which writes
+    `target`, can be computed one iteration of `loop` ahead."""
     name = loop.var.name
     if loop.kind != "serial":
         raise refuse(func, f"{what}: loop {name!r} is {loop.kind}, its iterations do not come one after another")

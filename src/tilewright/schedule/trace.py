@@ -90,7 +90,8 @@ class Trace:
         return {k: i.decision for k, i in enumerate(self.instructions) if i.decision is not None}
 
     def with_decisions(self, decisions: Mapping[int, Value | Sequence[Value]]) -> Trace:
-        """This trace with other decisions for the instructions at the given positions."""
+        """A copy of the trace with other decisions for the instructions at the positions in `decisions`. Raises
+        ScheduleError for an instruction that takes none."""
         changed = list(self.instructions)
         for k, decision in decisions.items():
             if changed[k].decision is None:
@@ -100,7 +101,7 @@ class Trace:
         return Trace(tuple(changed))
 
     def simplified(self) -> Trace:
-        """This trace without look-ups whose results are unused."""
+        """A copy of the trace without look-ups whose results are unused."""
         used: set[Ref] = set()
         retained: list[Instruction] = []
         for i in reversed(self.instructions):

@@ -128,9 +128,9 @@ class Client:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes, int | None]:
-        """Send an HTTP request. Returns the status, the body, and the length of the JSON at its beginning; None if all
-        of it is JSON or it has no such header. If the server has closed the connection, a new one is opened. Raises
-        ServeError."""
+        """Send an HTTP request for `path` by `method`. Returns the status, the body, and the length of the JSON at its
+        beginning (None if the response has no such header, as all of it is JSON). If the server has closed the
+        connection, a new one is opened. Raises ServeError."""
         for attempt in (0, 1):
             connection, fresh = self._connection()
             try:

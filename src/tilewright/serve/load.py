@@ -53,7 +53,8 @@ class Point:
 
 
 def request_bytes(url: str, model: str, inputs: Mapping[str, Array], timeout: float | None) -> bytes:
-    """The bytes of a complete HTTP request to the server at `url` for inference by `model`, with binary tensors."""
+    """The bytes of a complete HTTP request to the server at `url` for inference by `model` on `inputs`, with binary
+    tensors; `timeout` seconds are left for the answer (None: the model's promise)."""
     parts = urlsplit(url)
     head, tail = binary_request(inputs, timeout=timeout)
     body = head + tail

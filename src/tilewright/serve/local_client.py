@@ -75,8 +75,9 @@ class LocalModel:
         self.weights_version = 0
 
     def __call__(self, *inputs: Any, timeout: float = 0.0, priority: int = 0) -> Any:
-        """Compute the outputs for these inputs on the server: the output, or a tuple of outputs. Raises ServeError as
-        `Client.infer` does."""
+        """Compute the outputs for these inputs on the server: the output, or a tuple of outputs. `timeout` is the
+        seconds in which the answer is needed (0: the model's promise), `priority` is 1 for calls that come first.
+        Raises ServeError as `Client.infer` does."""
         message = self.message(inputs, timeout, priority)
         try:
             self._send(message)
@@ -87,7 +88,8 @@ class LocalModel:
         return self._results(answer)
 
     def message(self, inputs: Sequence[Any], timeout: float = 0.0, priority: int = 0) -> bytes:
-        """Write the inputs of a call to the shared memory; returns the message that requests the call."""
+        """Write the inputs of a call to the shared memory; returns the message that requests the call with this
+        `timeout` in seconds and `priority`. Raises ServeError if they do not fit."""
         if len(inputs) != len(self._in):
             raise ServeError("wrong number of inputs", expected=len(self._in), got=len(inputs), where=self._where)
         arrays = [array if type(array) is np.ndarray else np.asarray(array) for array in inputs]
@@ -118,8 +120,8 @@ class LocalModel:
             raise ServeError(f"the server does not answer: {error}", Status.UNAVAILABLE, where=self._where) from None
 
     def _form(self, arrays: Sequence[Array], timeout: float, priority: int) -> tuple[list[Array], bytes]:
-        """(views of the shared memory for inputs like `arrays`, the bytes of the message after the call's number).
-        Raises ServeError if they do not fit."""
+        """(views of the shared memory for inputs like `arrays`, the bytes of the message after the call's number) for
+        calls with this `timeout` in seconds and `priority`. Raises ServeError if the arrays do not fit."""
         parts, views, at = [], [], 0
         for spec, dtype, array in zip(self.inputs, self._in, arrays, strict=True):
             where = f"input {spec['name']!r}"

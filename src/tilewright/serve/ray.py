@@ -123,7 +123,8 @@ class Replica:
         return Response(answer, 200, extra, kind)
 
     def statistics(self) -> dict[str, Any]:
-        """This replica's statistics, and whether it created the node's store."""
+        """The replica's statistics, by name: requests answered, executions, requests dropped, the weights' version, and
+        whether it publishes to the node's store."""
         s = self._served.statistics
         return {
             "answered": s.success.count, "executions": s.executions, "dropped": dict(s.dropped),
@@ -158,9 +159,9 @@ def deployment(
     lanes: int = 1,
     **options: Any,
 ) -> Any:
-    """Create a deployment of Ray Serve, to be bound and run. `options` are Ray's own: `num_replicas`,
-    `autoscaling_config`, `ray_actor_options`, `max_ongoing_requests` and others. Raises MissingPackageError without Ray
-    Serve."""
+    """Create a deployment of Ray Serve, to be bound and run. `model`, `store`, `promise`, `max_batch`, `threads` and
+    `lanes` are the arguments of its `Replica`s. `options` are Ray's own: `num_replicas`, `autoscaling_config`,
+    `ray_actor_options`, `max_ongoing_requests` and others. Raises MissingPackageError without Ray Serve."""
     try:
         from ray import serve
     except ImportError:

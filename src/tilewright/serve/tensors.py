@@ -117,8 +117,8 @@ class Raw:
 
 
 def from_raw(data: bytes | memoryview, datatype: str, shape: Sequence[int], where: str) -> Array:
-    """An array of `shape` from the raw bytes `data`, as a view if possible. Raises ServeError if their number is
-    wrong."""
+    """An array of `shape` and KServe's type `datatype` from the raw bytes `data`, as a view if possible. Raises
+    ServeError, which names the tensor by `where`, if their number is wrong."""
     if datatype == "BYTES":
         return _texts_from(data, count(shape, where), where).reshape(shape)
     raw = Raw.of(datatype, shape, where)

@@ -27,7 +27,8 @@ Method = Callable[..., Any]
 def dataclass(
     *, frozen: bool = False, slots: bool = False, eq: bool = True, repr: bool = True, kw_only: bool = False
 ) -> Callable[[type[T]], type[T]]:
-    """`dataclasses.dataclass` with the options that this package uses; `InitVar` is not supported."""
+    """`dataclasses.dataclass` with the options that this package uses, which have the same meaning; `InitVar` is not
+    supported. Raises TypeError for a frozen class that inherits from another kind, or the reverse."""
 
     def create(ordinary: type[T]) -> type[T]:
         bases = [base for base in ordinary.__mro__[1:] if "__dataclass_fields__" in base.__dict__]
@@ -135,7 +136,8 @@ class _Lazy:
         self._class, self._name, self._create = cls, name, create
 
     def __get__(self, o: Any, owner: type | None = None) -> Any:
-        """The class's own function, which replaces this descriptor, or the bound method."""
+        """The class's own function, which replaces this descriptor when it is first read, or the bound method of the
+        instance `o`."""
         cls = self._class
         created = cls.__dict__[self._name]
         if created is self:  # else another thread was faster

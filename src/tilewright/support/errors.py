@@ -141,10 +141,10 @@ class Error(Exception):
 
     @classmethod
     def combined(cls, problems: Iterable[Error], what: str | None = None, *, where: str | None = None) -> Self | Error:
-        """One error for several problems, to be raised by the caller.
+        """One error for several problems, with the message `what` about the place `where`, to be raised by the caller.
 
-        A single problem is returned as itself. Several become one error of `cls`, or, when called on `Error`,
-        of the class that they share.
+        A single problem is returned as itself. Several become one error of `cls`, or, when called on `Error`, of the
+        class that they share. Raises ValueError for no problem.
         """
         results = [single for problem in problems for single in problem.each()]
         if not results:

@@ -12,7 +12,8 @@ from tilewright.support.errors import Error, ModelError
 def check_option(
     name: str, value: Any, kinds: type | tuple[type, ...], expected: str, error: type[Error] = ModelError
 ) -> None:
-    """Raise `error` unless an argument is of one of these kinds."""
+    """Raise `error`, with the description `expected`, unless `value`, the argument called `name`, is of one of the
+    types `kinds`."""
     if not isinstance(value, kinds):
         raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
 

@@ -211,9 +211,9 @@ def discount(*code: Callable[..., Any] | None) -> None:
 
 
 def _counted(code: Sequence[Callable[..., Any] | None]) -> set[str]:
-    """The top-level modules outside of this package that define these functions, and texts of the values that they
-    refer to. Numbers, strings and objects composed of them have stable texts; those of others are new in each
-    process."""
+    """The names of the top-level modules outside of this package that define the functions in `code`, and texts of the
+    values that the functions refer to. Numbers, strings and objects composed of them have stable texts; texts of other
+    values are new in each process."""
     result = set()
     for f in code:
         root = getattr(f.func if isinstance(f, partial) else f, "__module__", "").partition(".")[0]

@@ -24,8 +24,9 @@ V1 = (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")
 
 
 def _dot_text(name: str, call: str, vector: str, sums: str) -> str:
-    """LLVM text that adds to C the products of a group of A, which all lanes share, and of B: 16 bytes of each. If A
-    and B have one type, A is the second operand, so that it may be one lane of a register."""
+    """LLVM text of the function `tw.intrin.<name>`, which adds to C, a vector `sums`, the products of a group of A,
+    which all lanes share, and of B, a `vector` of 16 bytes, by the instruction `call`. If A and B have one type, A is
+    the second operand, so that it may be one lane of a register."""
     first, second = ("left", "right") if call.startswith("us") else ("right", "left")
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
@@ -48,8 +49,8 @@ _BFDOT = _dot_text("bfdot_4x2_bf16", "bfdot.v4f32.v8bf16", "<8 x bfloat>", "<4 x
 
 
 def _mmla_text(name: str, call: str, vector: str, sums: str) -> str:
-    """LLVM text of a function that adds to the four sums of C the products of two groups of A and two of B, of 16 bytes
-    each, by the instruction `call`."""
+    """LLVM text of the function `tw.intrin.<name>`, which adds to the four sums of C, a vector `sums`, the products of
+    two groups of A and two of B, a `vector` of 16 bytes each, by the instruction `call`."""
     return f"""\
 declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
 define internal void @tw.intrin.{name}(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs) alwaysinline {{

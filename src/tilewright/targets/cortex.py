@@ -16,7 +16,7 @@ TRIPLE = "thumbv7em-none-unknown-eabihf"
 
 
 def controller(cpu: str, *features: str, ram: int, fma_per_cycle: float) -> Target:
-    """A microcontroller with `ram` bytes of memory."""
+    """A microcontroller with the processor `cpu`, `ram` bytes of memory and `fma_per_cycle` multiply-adds a cycle."""
     return Target(
         TRIPLE,
         cpu,

@@ -179,9 +179,9 @@ def _flow_of(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -
 
 
 def _updates(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -> Flow:
-    """The gradient that flows through the load `read`, as updates of single elements or rows of the tensor, for indices
-    that cannot be inverted, such as `x[index[i], j]`: one update for each point of the loops `box` that the indices
-    depend on, summed over the other loops.
+    """The gradient of the tensor that flows through the load `read`, where `flow` is the gradient of the loaded element
+    under `condition`, as updates of single elements or rows, for indices that cannot be inverted, such as `x[index[i],
+    j]`: one update for each point of the loops `box` that the indices depend on, summed over the other loops.
 
     Last indices that are loops over whole dimensions, as `j` here, make rows: they are dimensions of the updates, and
     no part of the updates' positions.
@@ -217,7 +217,8 @@ def _updates(read: Load, flow: Expr, condition: Expr, box: Mapping[Var, Expr]) -
 
 
 def _is_row(indices: Sequence[Expr], d: int, box: Mapping[Var, Expr], extent: Expr) -> bool:
-    """Whether index `d` of a load is a loop over the whole dimension, and no other index depends on this loop."""
+    """Whether index `d` of a load's `indices` is a loop of `box` over all `extent` elements of the dimension, and no
+    other index depends on this loop."""
     index = indices[d]
     return (
         isinstance(index, Var)

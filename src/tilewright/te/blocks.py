@@ -157,8 +157,8 @@ def all_stages(stages: Iterable[Stage]) -> Iterator[ComputeOp | ExternOp]:
 
 
 def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
-    """Make the buffers of a recurrence's inits, updates and states that of its result, of which they are rows. Raises
-    ExpressionError if one of them has a buffer already."""
+    """Make the buffers of the inits, updates and states of the recurrence `op` equal to the buffers of its results,
+    whose rows they are. Raises ExpressionError, whose text begins with `name`, if one of them has a buffer already."""
     for k, (init, update, state) in enumerate(zip(op.inits, op.updates, op.states, strict=True)):
         for t in (init, update, state):
             if _token(t) in buffers:
@@ -183,7 +183,8 @@ def _scan_nest(
 
 
 def _check_symbols(stages: Sequence[Stage], known: Set[Any], name: str) -> None:
-    """Raise ExpressionError unless every symbol in the stages is an argument, or a dimension of one."""
+    """Raise ExpressionError, whose text begins with `name`, unless every symbol in the stages is in `known`: the
+    arguments and their dimensions."""
     for op in all_stages(stages):
         unknown = [v for v in _symbols_of(op) if v not in known]
         if unknown:

@@ -115,8 +115,8 @@ def extern(
 
 
 def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str | None) -> Size:
-    """A size argument in the form of `External`: a number, or (array, dimension) of an equal extent in `arrays`. Raises
-    ExpressionError for other values."""
+    """The size argument `value` in the form of `External`: a number, or (array, dimension) of an equal extent in
+    `arrays`, the arrays' shapes. Raises ExpressionError, about `where` and the user's `line`, for other values."""
     size = as_expr(unwrapped(value))
     number = as_int(size)
     if number is not None:
@@ -131,8 +131,9 @@ def _size(value: Any, arrays: Sequence[tuple[Expr, ...]], where: str, line: str 
 def _external(
     function: Any, sizes: tuple[Size, ...], llvm: str | None, address: int | None, where: str, line: str | None
 ) -> External:
-    """The external function of `te.extern` from its argument `function`: a Python function, one of ctypes, or a name.
-    Raises ExpressionError at `where` for anything else, or for options that do not fit."""
+    """The external function of `te.extern` from its argument `function`: a Python function, one of ctypes, or a name,
+    for which `llvm` is its text or `address` its address. `sizes` are its size arguments. Raises ExpressionError, about
+    `where` and the user's `line`, for anything else, or for options that do not fit."""
     if isinstance(function, str):
         return _named(function, sizes, llvm, address, where, line)
     if llvm is not None or address is not None:

@@ -76,8 +76,8 @@ def strided(tensor: Tensor, strides: Sequence[Any], offset: Any = None) -> Tenso
 
 
 def _step(value: Any, name: str) -> Expr:
-    """Check a stride. Raises ExpressionError unless it is an integer, or an i64 expression of symbols that is provably
-    not negative."""
+    """The stride `value` as an expression. Raises ExpressionError, whose text begins with `name`, unless it is an
+    integer, or an i64 expression of symbols that is provably not negative."""
     step = as_expr(unwrapped(value))
     if step.dtype is not i64 or any(v.axis for v in variables(step)) or (as_int(step) is None and not prove(step >= 0)):
         expected = "a number, or a symbol that is not negative"

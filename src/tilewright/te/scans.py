@@ -66,9 +66,9 @@ class ScanOp:
 
 
 def scan(init: Any, update: Any, state: Any, name: str = "scan") -> Any:
-    """A tensor whose rows are computed one after another, each from earlier ones: the first rows are those of `init`,
-    the others those of `update`, which reads earlier rows of the placeholder `state`. Several states are given as
-    sequences of tensors, one of each kind for each; then the result is a tuple.
+    """A tensor, called `name`, whose rows are computed one after another, each from earlier ones: the first rows are
+    the rows of `init`, the others the rows of `update`, which reads earlier rows of the placeholder `state`. For
+    several states each of the three is a sequence of tensors, one for each state; then the result is a tuple.
 
     Raises ExpressionError where a step reads what no earlier step has made.
     """
@@ -109,8 +109,8 @@ def _stage(t: Tensor) -> ComputeOp:
 
 
 def _check_kinds(name: str, line: str | None, init: Tensor, update: Tensor, state: Tensor) -> None:
-    """Raise ExpressionError unless `init` and `update` were made by te.compute and `state` by te.placeholder, all of
-    one type and with shapes that fit."""
+    """Raise ExpressionError, about the scan `name` and the user's `line`, unless `init` and `update` were made by
+    te.compute and `state` by te.placeholder, all of one type and with shapes that fit."""
     if not isinstance(init.op, ComputeOp) or not isinstance(update.op, ComputeOp):
         raise ExpressionError(f"{name}: init and update are stages", expected="what te.compute gave", where=line)
     if state.op is not None or state.strides is not None:

@@ -374,7 +374,8 @@ def reduce_axis(extent: Any, name: str = "k") -> IterVar:
 
 
 def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "compute") -> Any:
-    """A stage: `fcompute` takes the axes' variables and gives the element (or a tuple: several outputs).
+    """A stage, called `name`, whose element at each point of `shape` is what `fcompute` returns for the axes' variables
+    (a tuple: several outputs).
 
     Returns a Tensor, or a tuple of Tensors. Raises ExpressionError, with the line of `fcompute` where the body is
     wrong: an axis that is neither the stage's nor reduced over, a reduction inside of an expression.
@@ -435,9 +436,9 @@ def _line_of(f: Callable[..., Any]) -> str | None:
 
 
 def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str, line: str | None) -> tuple[Expr, ...]:
-    """The bodies, with reduction axes whose extents depend on the stage's axes replaced by longer ones under a
-    condition (`_box`). Raises ExpressionError if a reduction is only a part of a body, or if the bodies are not of one
-    reduction."""
+    """The bodies of the stage `name`, with reduction axes whose extents depend on the stage's axes replaced by longer
+    ones under a condition (`_box`). Raises ExpressionError, with the user's `line`, if a reduction is only a part of a
+    body, or if the bodies are not of one reduction."""
     reductions = [b for b in bodies if isinstance(b, Reduce)]
     for body in bodies:
         if any(isinstance(node, Reduce) for e in body.children for node in walk_expr(e)):
@@ -455,10 +456,11 @@ def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str,
 
 
 def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tuple[tuple[tuple[Var, Expr], ...], Expr]:
-    """The axes of the reduction `r` with extents that depend on no axis, and the condition that restricts them to the
-    original ones.
+    """(the axes of the reduction `r` with extents that depend on no axis of the stage, the condition that restricts
+    them to the original extents). Raises ExpressionError, about the stage `name` and the user's `line`, if an extent
+    has no such bound.
 
-    sum of A[i, k] over k in 0..i + 1, i in 0..n   becomes   sum over k in 0..n where k < i + 1
+    sum of A[i, k] over k in 0..i + 1, i in 0..n becomes sum over k in 0..n where k < i + 1
     """
     ranges = {a.var: a.extent for a in axis}
     axes: list[tuple[Var, Expr]] = []
@@ -490,7 +492,8 @@ def formula(body: Expr) -> tuple[Expr, ...]:
 
 
 def _check_axes(bodies: Sequence[Expr], axes: Sequence[IterVar], name: str, line: str | None) -> None:
-    """Raise ExpressionError unless all axes in the bodies are the stage's own."""
+    """Raise ExpressionError, about the stage `name` and the user's `line`, unless all axes in the bodies are among
+    `axes`, the stage's own."""
     own = {a.var for a in axes}
     parts = [p for body in bodies for p in (*(body.children if isinstance(body, Reduce) else (body,)), *formula(body))]
     for v in dict.fromkeys(v for part in parts for v in variables(part)):

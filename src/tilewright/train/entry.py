@@ -208,8 +208,9 @@ def _plan(
 def _staged(
     model: Any, stages: Sequence[Stage], example: Sequence[Any], symbolic: bool, arguments: Sequence[str]
 ) -> list[StagePlan]:
-    """The plans of several stages. Raises ModelError for arguments of the step that belong to stages, for names that
-    are not unique, and for patterns that match no parameter."""
+    """The plans of several stages, whose losses are traced with the batch `example`, with symbolic sizes if `symbolic`.
+    Raises ModelError for `arguments` of the step that belong to stages, for names that are not unique, and for patterns
+    that match no parameter."""
     if arguments:
         raise ModelError("stands with each stage", got=", ".join(arguments))
     if not stages or len({stage.name for stage in stages}) < len(stages):

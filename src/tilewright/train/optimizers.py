@@ -195,7 +195,8 @@ def AdamW(
     amsgrad: bool = False,
     maximize: bool = False,
 ) -> Adam:
-    """Adam with decoupled weight decay; arguments as in PyTorch."""
+    """Adam with decoupled weight decay; `lr`, `betas`, `eps`, `weight_decay`, `amsgrad` and `maximize` are as in
+    PyTorch."""
     return Adam(lr, betas, eps, weight_decay, decoupled=True, amsgrad=amsgrad, maximize=maximize)
 
 

@@ -171,8 +171,8 @@ def is_trainable(t: DType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The positions of parameters and buffers in a step's vectors. Buffers are those that objectives change
-    (`changed`), followed by the parameters that are averages of others, in the order of those."""
+    """The positions of parameters and buffers in a step's vectors. The buffers are the ones that objectives change
+    (`changed`), followed by the parameters that are averages of others, in the order of these others."""
 
     arena: Arena
     buffers: Arena

@@ -250,9 +250,9 @@ class Update:
 
 
 def buckets(arena: Arena, groups: Sequence[Group], nbytes: int = BUCKET) -> list[Bucket]:
-    """The ranges of buckets in the vector of gradients: whole parameters, the last ones first. Each bucket belongs to
-    one group, since a group may contain parameters of all layers (such as biases), which are only complete at the very
-    end."""
+    """The ranges (begin, end) of buckets of `nbytes` bytes or more in the vector of gradients: whole parameters, the
+    last ones first. Each bucket belongs to one group, since a group may contain parameters of all layers (such as
+    biases), which are only complete at the very end."""
     results: list[Bucket] = []
     starts = dict(zip(arena.names, arena.starts, strict=True))
     for group in reversed(groups):

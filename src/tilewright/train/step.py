@@ -226,8 +226,9 @@ class Step:
         return result
 
     def _reduced(self, update: Update, batch: tuple[Any, ...]) -> dict[str, float]:
-        """Take a step with `reduce`, whose gradients are reduced before the update. Only the reduced gradients decide
-        whether it is finite, so that all processes decide the same."""
+        """Take a step on `batch` with `reduce`, whose gradients are reduced before the update; returns the losses and
+        metrics by name. Only the reduced gradients decide whether the step is finite, so that all processes decide
+        alike."""
         moves = (self.count + 1) % self._batches == 0
         active = self._plan.active(self.updates + 1)
         if self._objective.key is not None:

@@ -99,8 +99,9 @@ def _binds(signature: inspect.Signature, count: int) -> bool:
 
 
 def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, value: Any, count: int) -> list[str]:
-    """The names of a batch's arrays: as in the loss's signature, or, for a loss of an output and a target, as in the
-    model's, followed by "target"."""
+    """The names of the `count` arrays of a batch for `model` and `loss`, where `value` computes the loss: as in the
+    signature of `loss` if that takes the batch itself, or, for a loss of an output and a target, as in the model's,
+    followed by "target"."""
     if loss is None:
         return names_of(model.forward, count)
     if loss is value:

@@ -285,8 +285,9 @@ def _is_forked(
     branches: Sequence[Sequence[int]],
     target: Target,
 ) -> bool:
-    """Decide whether some calls become a fork. The fork is preferred to calls that all threads share, unless the
-    estimate or a forced decision says otherwise."""
+    """Whether the calls in `branches`, lists of calls that do not depend on each other, become a fork. The fork is
+    preferred to calls that all threads share, unless the estimate (from `times`, and from `before`, the calls that each
+    call depends on) or a forced decision says otherwise."""
     fork, shared = Setting("fork"), Setting("shared")
     members = [k for branch in branches for k in branch]
     cycles = {

@@ -99,7 +99,8 @@ SAMPLED = 4.0
 def blockings_of(
     node: Node, filters: int, channels: int, block: int, target: Target
 ) -> tuple[tuple[DirectProblem, ...], tuple[tuple[float, Blocking], ...]]:
-    """(problems, one for each number of images to consider; blockings with their cycles per image, the best first). The
+    """(problems, one for each number of images to consider; blockings with their cycles per image, the best first) of
+    the convolution `node` with these numbers of `filters` and input `channels`, which lie in blocks of `block`. The
     plan must use the width and flatness of the chosen blocking."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None

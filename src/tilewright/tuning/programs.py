@@ -45,8 +45,8 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A candidate with its decisions: those about the program that runs at each call, and by kernel those that shaped
-    the kernel."""
+    """A candidate with its decisions: the decisions about the program that runs at each call, and by kernel the
+    decisions that shaped the kernel."""
 
     built: Built
     decisions: tuple[Decision, ...]
@@ -168,8 +168,8 @@ def exchanges(program: Program) -> frozenset[tuple[int, int]]:
 
 
 def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, range]]:
-    """Where two programs differ: ranges of steps of the first, each with the range of steps of the second that replaces
-    it.
+    """Where two programs, lists of the steps' keys `before` and `after`, differ: ranges of steps of the first, each
+    with the range of steps of the second that replaces it.
 
     If both have as many steps, steps are compared place by place, where that leaves fewer differences than an
     alignment: layers repeat, so that an alignment may match one layer's kernels with another's.

@@ -207,9 +207,10 @@ def _evaluated(
     errors: tuple[float, float],
     policy: str = POLICY,
 ) -> Reraced:
-    """The outcome of a claim from its races: "verified", with a new record, if at least one regime has a verified gain
-    and none a loss; else "dropped". `turns`: the times of each setting; `errors`: those of the claim's setting and of
-    the estimates' choice."""
+    """The outcome of a claim from its races: "verified", with a new record by `policy`, if at least one regime has a
+    verified gain in `gains` and none a loss; else "dropped". `labels`: the settings that were raced; `turns`: the times
+    of each in seconds; `errors`: the differences of the outputs with the claim's setting and with the estimates'
+    choice."""
     best = max(gains, key=lambda regime: gains[regime].median)
     shown = gains[best]
     lost = [f"{regime} {g}" for regime, g in gains.items() if g.high < 1.0]

@@ -24,11 +24,12 @@ QUICKEST = 0.75
 
 
 def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
-    """The program with the clock read between its steps: a turn's parts are the seconds of each step.
+    """The program with the code and weights in these files, prepared for calls on `inputs` by `threads` threads, with
+    the clock read between its steps: the parts of a turn are the seconds of each step.
 
     The steps run in the model's order, so that what they read is where it is in deployment: activations in caches,
-    weights in them as far as the whole model's fit. A turn begins with what another process left in the caches: one run
-    more than asked for makes up for that, and counts where it is quick all the same.
+    weights in them as far as they fit. A turn begins with what another process left in the caches: it has one run more
+    than requested, and only the quickest runs count.
     """
     model = _load(code, weights, threads)
     arguments, call = _caller(model, inputs)

@@ -238,13 +238,15 @@ class Tuner:
         return shares
 
     def _find_steps(self, searches: Sequence[_Search], incumbent: Built, shares: Sequence[float]) -> None:
-        """Find which steps each decision changes by compiling few programs: in each, the decisions of a different
-        subset have another setting, so that the subsets whose programs change a step identify its decision.
+        """Find which steps of the program `incumbent` each decision changes by compiling few programs: in each, the
+        decisions of a different subset have another setting, so that the subsets whose programs change a step identify
+        its decision.
 
-        Each site has a set of programs of its own (`codes`), in which it has the other setting. The steps that differ
-        in all of these count as the site's; some may be steps that several other sites change, which only means that
-        fewer sites share a program later. A site whose steps take no time is not searched. If the settings of a program
-        do not compile together, nothing is found: then candidates that are tried alone show which steps they change.
+        Each site, one of `searches`, has a set of programs of its own (`codes`), in which it has the other setting. The
+        steps that differ in all of these count as the site's; some may be steps that several other sites change, which
+        only means that fewer sites share a program later. A site whose steps take no time, by their `shares`, is not
+        searched. If the settings of a program do not compile together, no steps are assigned: then candidates that are
+        tried alone show which steps they change.
         """
         own = codes(len(searches))
         programs = sorted(frozenset().union(*own))

@@ -195,8 +195,9 @@ def cpus_for(threads: int) -> tuple[int, ...] | None:
 
 
 def difference(wanted: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> float:
-    """The largest difference of two programs' outputs, relative to each output's largest element; infinity if one lacks
-    an output, if shapes differ, or if only one of them is not a number."""
+    """The largest difference of two programs' outputs, `result` from `wanted`, relative to each output's largest
+    element; infinity if one lacks an output, if shapes differ, or if only one of them is not a number. It is 0 if
+    `wanted` is None."""
     if wanted is None:
         return 0.0
     if result is None or wanted.keys() != result.keys():

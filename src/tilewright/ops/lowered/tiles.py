@@ -157,8 +157,8 @@ def phases_of(window: int, stride: int, dilation: int) -> int:
 
 
 def _side(size: int, out: int, window: int, stride: int, dilation: int, before: int) -> Side:
-    """The `Side` of an image of `size` elements with `before` elements of padding in front, for `out` elements of the
-    output."""
+    """The `Side` of an image of `size` elements along one direction, with `before` elements of padding in front, from
+    which windows of `window` elements, with `stride` and `dilation`, compute `out` elements of the output."""
     outer, phases = (window - 1) * dilation, phases_of(window, stride, dilation)
     length = out + outer // stride
     first = max(0, -(-(before - phases + 1) // stride))

@@ -141,9 +141,9 @@ class DirectLoops:
     def block(
         self, sums: Buffer, scores: Buffer, b: Expr, g: Expr, start: Expr, j: Expr, count: Expr, past: bool
     ) -> None:
-        """Emit `sums` += scores * values for the values j .. j + `count` - 1 of a segment, whose arguments are as for
-        `grow`. Some vectors of columns are computed at a time: at most as many as there are keys in a block of scores,
-        since both need one accumulator per row."""
+        """Emit `sums` += scores * values for the values j .. j + `count` - 1 of a segment; `start` and `past` say which
+        segment it is, as for `grow`. Some vectors of columns are computed at a time: at most as many as there are keys
+        in a block of scores, since both need one accumulator per row."""
         vectors = as_int(ceildiv(self.task.out_depth, self.width))
         assert vectors is not None
         wide = -(-vectors // -(-vectors // self.keys))

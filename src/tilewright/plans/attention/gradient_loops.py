@@ -330,9 +330,9 @@ class GradientLoops:
     def by_key(
         self, operand: int, factors: Buffer, rows: Buffer, chunks: Expr, here: Expr, head: tuple[Expr, Expr]
     ) -> None:
-        """Emit what a block of `here` query rows contributes to the gradient of the keys (`operand` 1) or values (2):
-        factors' * rows, summed over the block. It is added to the buffer dk or dv or, if one block has all rows, stored
-        to the result."""
+        """Emit what a block of `here` query rows of a head (batch, number) contributes to the gradient of the keys
+        (`operand` 1) or values (2), in `chunks` vectors of columns: factors' * rows, summed over the block. It is added
+        to the buffer dk or dv or, if one block has all rows, stored to the result."""
         nest, task, width, tall = self.nest, self.task, self.width, self.tall_keys
         sums = None if self.single else self.dk if operand == 1 else self.dv
         result, depth = (self.results.dk, task.depth) if operand == 1 else (self.results.dv, task.out_depth)

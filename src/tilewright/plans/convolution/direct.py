@@ -370,10 +370,11 @@ def prefetch_operands(
 def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
-    """Prefetch weights from beyond the second level. With many `tiles` per strip each prefetches a share of the next
-    panel (of a block of channels). With few, a tile prefetches its own panel shortly before it is read: in each step as
-    many lines as it reads, on cores whose hardware follows one stream too slowly, else a few lines for each block of
-    channels, so that loads are not delayed."""
+    """Prefetch `weights` from beyond the second level of cache, in the loops `long` of the `reduce` loops, which have
+    several iterations. With many `tiles` per strip each tile prefetches a share of the next panel (of a block of
+    channels). With few, a tile prefetches its own panel shortly before it is read: in each step as many lines as it
+    reads, on cores whose hardware follows one stream too slowly, else a few lines for each block of channels, so that
+    loads are not delayed."""
     asked, prefetch = buffer_names([weights.buffer]), target.costs.prefetching
     step = (as_int(weights.buffer.shape[-1]) or 1) * weights.buffer.dtype.itemsize
     outer = [loop for loop in long if loop != reduce[-1]]

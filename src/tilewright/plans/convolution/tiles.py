@@ -146,8 +146,8 @@ def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target:
 
 
 def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[list[Blocking]]:
-    """The blockings whose tiles fit the registers, in lists of those that differ only in how many blocks of channels
-    are summed at once."""
+    """The blockings with panels of `width` filters whose tiles fit the registers, in lists whose members differ only in
+    how many blocks of channels are summed at once. With `flat`, lines of the image are joined to one."""
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
     blocks = _channel_blocks(shape, width, target)

@@ -62,8 +62,9 @@ def row_limit(stride: int, target: Target) -> int:
 def _ranked(
     counts: tuple[int, ...], columns: int, depth: int, target: Target, most: int, limit: int
 ) -> tuple[tuple[float, RegisterTile], ...]:
-    """For each width of panels the tile that takes the fewest cycles, as (cycles per row summed over `counts`, tile),
-    the fastest first. Tiles have at most `most` rows, by the register file, and at most `limit`, by the cache."""
+    """For each width of panels the tile that takes the fewest cycles for products with `columns` columns that sum over
+    `depth` elements, as (cycles per row summed over `counts`, tile), the fastest first. Tiles have at most `most` rows,
+    by the register file, and at most `limit`, by the cache."""
     lanes = target.lanes(4)
     candidates = [
         RegisterTile(rows, vectors * lanes)
@@ -91,7 +92,8 @@ def cycles(tile: RegisterTile, rows: int, columns: int, depth: int, lanes: int, 
 def mean_cycles(
     tile: RegisterTile, counts: Sequence[int], columns: int, depth: int, lanes: int, target: Target
 ) -> float:
-    """The estimated cycles per row of products with `tile`, averaged over the numbers of rows in `counts`."""
+    """The estimated cycles per row of products of `columns` columns that sum over `depth` elements, computed with
+    `tile` on vectors of `lanes` elements, averaged over the numbers of rows in `counts`."""
     return sum(cycles(tile, rows, columns, depth, lanes, target) / rows for rows in counts) / len(counts)
 
 

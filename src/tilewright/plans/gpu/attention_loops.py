@@ -227,8 +227,8 @@ class AttentionTiles:
         return self.x * self.tall + warp * ROWS + r * CORE + lane // QUAD
 
     def computed(self, step: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The statements of step `step` of the loop over keys, whose copies are in `stage`: scores, online softmax, and
-        the product with the values."""
+        """The statements, for the thread `lane` of the warp `warp`, of step `step` of the loop over keys, whose copies
+        are in `stage`: scores, online softmax, and the product with the values."""
         return seq(
             [
                 self.multiplied(stage, warp, lane),
@@ -239,7 +239,8 @@ class AttentionTiles:
         )
 
     def multiplied(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The first product of a step: a warp's queries times the step's keys, stored to the scores."""
+        """The statements, for the thread `lane` of the warp `warp`, of the first product of a step: the warp's queries
+        times the step's keys, whose copies are in `stage`, stored to the scores."""
         deep, zero = DEPTH[self.dtype], const(0.0, f32)
         groups = deep * self.dtype.itemsize // COPY_BYTES
         unrolled, fragments = self.copier.unrolled, self.each // CORE
@@ -260,8 +261,8 @@ class AttentionTiles:
         return Region(buffer, ((warp, one), (lane, one), (j, one), (zero, two), (zero, two)))
 
     def seen(self, step: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """Statements that apply scale and mask to the scores of a step; beyond the last key scores are minus
-        infinity."""
+        """The statements, for the thread `lane` of the warp `warp`, that apply scale and mask to the scores of step
+        `step`; beyond the last key scores are minus infinity."""
         rows, keys, exact = self.rows, self.rows.keys, prove(equal(self.rows.keys % self.each, 0))
 
         def one(j: Expr, r: Expr, c: Expr) -> Stmt:
@@ -276,8 +277,8 @@ class AttentionTiles:
         return self.over(one, self.each // CORE)
 
     def softmax(self, warp: Expr, lane: Expr) -> list[Stmt]:
-        """The statements of the running softmax of a step: probabilities without the division, and earlier sums scaled
-        to the new maximum."""
+        """The statements, for the thread `lane` of the warp `warp`, of the running softmax of a step: probabilities
+        without the division, and earlier sums scaled to the new maximum."""
         fragments, one = self.each // CORE, const(1)
         exp = partial(call, "exp_nonpositive")
 

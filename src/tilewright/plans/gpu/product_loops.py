@@ -181,8 +181,8 @@ class Product:
         return [self.copier.copied(side, whole, stage) for side in (self.a, self.b)]
 
     def tile_copies(self, whole: Expr, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The statement in which the block's first thread starts the copies of both factors' tiles to `stage` by the
-        tensor memory accelerator."""
+        """The statement in which the block's first thread (`warp` and `lane` are 0) starts the copies of both factors'
+        tiles, number `whole` along the depth, to `stage` by the tensor memory accelerator."""
         c, tile = self.c, self.tile
         sides = (
             (c.a, c.rows, self.m, self.y * tile.rows, tile.rows, self.a_lines),
@@ -280,16 +280,16 @@ class Product:
         return self.copier.unrolled("i", tile.high, fragments) if tile.high > 1 else fragments(const(0))
 
     def own(self, warp: Expr, lane: Expr, i: Expr, j: tuple[Expr, Expr], two: Expr) -> Region:
-        """The part of the sums in registers that a thread holds for fragment `i` of rows and the fragments `j` of
-        columns, as operand of an instruction."""
+        """The part of the sums in registers that the thread `lane` of the warp `warp` holds for fragment `i` of rows
+        and the fragments `j` of columns, `two` elements each way, as operand of an instruction."""
         one, zero = const(1), const(0)
         return Region(self.sums, ((warp, one), (lane, one), (i, one), j, (zero, two), (zero, two)))
 
     # Results
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        """The statements that store a thread's results; two neighbours at once if the results and all operands of an
-        epilogue are contiguous."""
+        """The statements that store the results of the thread `lane` of the warp `warp`; two neighbours at once if the
+        results and all operands of an epilogue are contiguous."""
         tile, width = self.tile, self.neighbours
         known_m, known_n = as_int(self.m), as_int(self.n)
         first = self.new("n")

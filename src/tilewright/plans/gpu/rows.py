@@ -147,8 +147,8 @@ class _Builder:
         return where
 
     def value(self, e: Expr, places: Mapping[Var, Expr], warp: Expr, lane: Expr, part: Expr, v: Expr) -> Expr:
-        """The expression `e` of a stage at `places`, where loads of earlier results become reads of the thread's
-        registers (`part`, `v`)."""
+        """The expression `e` of a stage at `places`, where loads of earlier results become reads of the registers
+        (`part`, `v`) of the thread `lane` of the warp `warp`."""
 
         def on(x: Expr) -> Expr | None:
             if not isinstance(x, Load) or x.buffer not in self.held:

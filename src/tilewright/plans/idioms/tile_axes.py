@@ -183,7 +183,8 @@ def _across(
     load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int, rows: int
 ) -> TileAxes | None:
     """The axes for transposing `load`, if it is contiguous along an iterator other than `along` (`down`, with at least
-    `rows` elements) and `along` moves it from row to row; None for other loads."""
+    `rows` elements) and `along` moves it from row to row; None for other loads. `sizes` are the extents of the
+    iterators `iters` in a tile (None: unknown), `lanes` the elements of a vector."""
     holding = [k for k, i in enumerate(load.indices) if along in variables(i)]
     if len(holding) != 1 or linear(load.indices[holding[0]]).coefficient(along) != 1:
         return None

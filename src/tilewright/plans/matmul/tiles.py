@@ -168,8 +168,9 @@ def _sizes(rows: Expr, columns: Expr) -> _Sizes:
 def _ranked(
     sizes: _Sizes, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
-    """For each width of panels its mean cycles and its best tile, as (cycles, tile). The order is by how much slower a
-    width is than the best one, on average over the pairs of sizes."""
+    """For each width of panels its mean cycles and its best tile, as (cycles, tile), for products of `sizes` that sum
+    over `depth` elements of `itemsize` bytes; with `narrow`, also panels of half a vector. The order is by how much
+    slower a width is than the best one, on average over the pairs of sizes."""
     lanes = max(4, target.lanes(itemsize))
     result: dict[int, list[tuple[float, MatmulTile]]] = {}
     most = max(columns for _, columns in sizes.pairs)
@@ -203,7 +204,8 @@ def best(product: Product, target: Target) -> Cost:
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
-    """The tiles with panels of `width` columns that fit the registers; `rows` is None for a symbolic number."""
+    """The tiles with panels of `width` columns that fit the registers, for a product of `rows` (None: a symbolic
+    number) by `columns` that sums over `depth` elements of `itemsize` bytes."""
     vectors = -(-width // target.lanes(itemsize))
     most = MAX_ROWS if rows is None else min(MAX_ROWS, max(1, rows))
     limit = int(target.costs.traffic.crowded_rows * row_limit(depth * itemsize, target))
@@ -220,7 +222,8 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
 
 def in_chains(tile: MatmulTile, vectors: int, depth: int, itemsize: int, target: Target) -> Iterator[MatmulTile]:
     """Variants of `tile` in which each element has several partial sums, which are added at the end: if a tile of
-    `vectors` vectors per panel has too few sums to hide the latency of a multiply-add, as many as hide it."""
+    `vectors` vectors per panel, of elements of `itemsize` bytes, has too few sums to hide the latency of a
+    multiply-add, as many as hide it and divide `depth`."""
     started = starts(tile.width * itemsize, target)
     waiting = target.costs.arithmetic.fma_latency * started
     for chains in CHAINS:

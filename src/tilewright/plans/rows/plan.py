@@ -187,8 +187,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def prefetch_rows(
     s: Schedule, enclosing: set[str], rows: int, together: int, whole: bool, target: Target, least: int
 ) -> None:
-    """Add prefetches of the next rows to loops that read a large input a second time, since the first loop over the
-    next rows would wait for it: step by step or, if `whole`, a whole row at a time; at least `least` bytes ahead."""
+    """Add prefetches of the next rows, `together` rows at once, to loops inside of the loops `enclosing` that read a
+    large input a second time, since the first loop over the next rows would wait for it: step by step or, if `whole`, a
+    whole row at a time; at least `least` bytes ahead. An input's first `rows` dimensions are not part of a row."""
     costs = target.costs.prefetching
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
@@ -302,8 +303,9 @@ def side_by_side(s: Schedule, run: list[Stage], target: Target) -> None:
 
 
 def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> bool:
-    """Divide the reduction `stage` to one element into parts for threads. The number of parts does not depend on that
-    of threads, so that results are bit-equal. Returns False, and does nothing, if there is too little work to share."""
+    """Divide the reduction `stage` to one element, with the loops `own`, into parts for threads. The number of parts
+    does not depend on the number of threads, so that results are bit-equal. Returns False, and does nothing, if there
+    is too little work to share."""
     reduce = joined(s, stage, own[len(stage.spatial) :])
     length = extent(s, reduce[0])
     if len(reduce) != 1 or length is None or length < SPREAD or len(stage.writes) > 1:

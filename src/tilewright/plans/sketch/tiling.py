@@ -135,8 +135,9 @@ def transposed(stage: Stage, loads: Sequence[Access], tiling: Tiling) -> list[Ac
 
 
 def _rows(stage: Stage, loads: Sequence[Access], lane: int, packed: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The sets of up to two iterators over which a tile may have rows, because some load does not depend on them, so
-    that rows share it, or because windows overlap along them."""
+    """The sets of up to two iterators over which a tile, vectorised along iterator number `lane`, may have rows:
+    because some load does not depend on them, so that rows share it, or because windows overlap along them. `packed`
+    are the numbers of the loads that are transposed first."""
     iters = stage.block.iters
     sharing = [
         k

@@ -61,8 +61,8 @@ def on_device(obj: object) -> bool:
 
 
 def device_array(obj: Any, device: Device, where: str) -> DeviceArray:
-    """A view of an array on the device, ordered after the work that computes it. Raises CallError if it is not
-    dense."""
+    """A view of the array `obj` on the device, ordered after the work that computes it. Raises CallError, which names
+    it by `where`, if it is not dense or has an unknown type."""
     if framework(obj) == "torch":
         obj = obj.detach()
     try:

@@ -264,8 +264,9 @@ def _find(m: Module) -> None:
 
 
 def _copies(f: Function, call: Value, entry: Value, slots: Value, first: Value, count: Value, back: bool) -> None:
-    """Emit copies of `count` arrays, from number `first` on, to the device, or with `back` from it. The driver
-    recognises addresses of either side, so that arrays may be on host or device."""
+    """Emit copies of `count` arrays, from number `first` on, from their addresses in `entry` to the memory in `slots`,
+    or with `back` the other way. The driver recognises addresses of either side, so that arrays may be on host or
+    device."""
     with f.each(count) as k:
         words = entry + (first + k) * 16 + GRAPH.words
         place, size, array = f.load(PTR, words), words[8], f.load(PTR, slots, (first + k) * 8)

@@ -86,8 +86,8 @@ def check_weights(
 
 
 def flattened(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
-    """The arrays in `tree`, nested mappings and sequences as JAX libraries store weights, by the path to each:
-    "layers.0.kernel"."""
+    """The arrays in `tree`, nested mappings and sequences as JAX libraries store weights, by `prefix` and the path to
+    each: "layers.0.kernel". `depth` is the level of `tree` in the whole tree. Raises WeightError if it is too deep."""
     if depth > MAX_TREE:
         raise WeightError("the tree of weights is too deep", expected=f"at most {MAX_TREE} levels")
     named = tree.items() if isinstance(tree, Mapping) else enumerate(tree)

@@ -33,7 +33,8 @@ class Dispatcher:
         return len(self._free)
 
     def arrive(self, model: Hashable, job: Job, now: float) -> bool:
-        """Queue `job` for `model`; False if it is refused because it could not be done in time."""
+        """Queue `job` for `model` at time `now`, in seconds; returns False if it is refused because it could not be
+        done in time."""
         lanes = len(self._until)
         start = now if self._free else max(now, min(self._until))
         others = sum(

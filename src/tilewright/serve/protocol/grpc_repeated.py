@@ -140,7 +140,8 @@ def answer_bytes(answer: Answer) -> bytes:
 def frame(
     model: str, version: str, weights_version: int, outputs: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
 ) -> bytes:
-    """The encoded gRPC response for `outputs`, (name, type, shape) each, without its id and the outputs' contents."""
+    """The encoded gRPC response of `model` in `version` (with `weights_version`, unless 0) for `outputs`, (name, type,
+    shape) each, without its id and the outputs' contents."""
     message = pb.ModelInferResponse(model_name=model, model_version=version)
     if weights_version:
         message.parameters["weights_version"].int64_param = weights_version

@@ -388,7 +388,8 @@ def _too_large(limit: int) -> ServeError:
 
 
 def decompressed(body: bytes, encoding: str, limit: int) -> bytes:
-    """A body decompressed by gzip or deflate. Raises ServeError if it is damaged, or larger than the limit."""
+    """`body` decompressed by `encoding`, gzip or deflate. Raises ServeError for another encoding, if it is damaged, or
+    if it has more than `limit` bytes."""
     if encoding not in ("gzip", "deflate"):
         raise ServeError("the encoding is not known", expected="gzip, deflate or identity", got=encoding[:40])
     try:

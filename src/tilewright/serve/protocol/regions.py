@@ -40,7 +40,8 @@ class Regions:
         self._regions: dict[str, Region] = {}
 
     def register(self, name: str, key: str, offset: int, size: int) -> None:
-        """Open a region. Raises ServeError for a name in use, an invalid key, or a file that is too small."""
+        """Open the region `name`: `size` bytes from `offset` on of the shared memory with the key `key`. Raises
+        ServeError for a name in use, an invalid key, or a file that is too small."""
         where = f"region {name[:60]!r}"
         if name in self._regions:
             raise ServeError("is registered already", where=where)

@@ -320,7 +320,8 @@ def _answer_head(model: str, version: str, weights_version: int, entries: Sequen
 def _raw_head(
     model: str, version: str, weights_version: int, outputs: Sequence[tuple[str, np.dtype[Any], Sequence[int], int]]
 ) -> bytes:
-    """The JSON that precedes raw bytes; each of `outputs` is (name, dtype, shape, number of bytes)."""
+    """The JSON that precedes raw bytes in the response of `model` in `version`, with weights of `weights_version`; each
+    of `outputs` is (name, dtype, shape, number of bytes)."""
     entries = [
         {"name": name, "datatype": datatype_of(dtype), "shape": shape, "parameters": {"binary_data_size": size}}
         for name, dtype, shape, size in outputs

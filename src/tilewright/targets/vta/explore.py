@@ -43,8 +43,9 @@ class Explored:
 def explore(
     program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT, limit: int = 200, seed: int = 0
 ) -> Explored:
-    """Run a program in all of its legal orders, one for each equivalence class, if there are at most `limit` classes;
-    else in `limit` random orders. Instructions that can never run are omitted."""
+    """Run a program on the arrays `dram` (by address) in all of its legal orders, one for each equivalence class, if
+    there are at most `limit` classes; else in `limit` random orders, which `seed` determines. Returns the results.
+    Instructions that can never run are omitted."""
     analysis = analyse(program, dram, config)
     conflicts = _conflicts(analysis)
     words = encode(list(program), config)
@@ -114,8 +115,8 @@ def by_chance(order: Order, rng: np.random.Generator) -> tuple[int, ...]:
 
 
 def _conflicts(analysis: Analysis) -> dict[int, frozenset[int]]:
-    """Instruction -> those with which its order matters: of its own queue, and those with which it races. All others
-    are ordered, or access no common row."""
+    """For each instruction the instructions of other queues with which its order matters: one of the two writes a row
+    that the other reads or writes."""
     result: dict[int, set[int]] = {k: set() for k in analysis.accesses}
     owner = {k: q for q, queue in enumerate(analysis.order.queues) for k in queue}
     racing = [(a, b) for a in result for b in result if a < b and owner[a] != owner[b]]

@@ -59,7 +59,8 @@ def kernel_text(
 
 
 def _machine(f: Function, memory: Value, segments: Value, count: int, config: Config) -> Value:
-    """Emit the simulator's table of addresses in memory, with counters and tokens, which begin at 0 (`native.py`)."""
+    """Emit the simulator's table of addresses: of its buffers in `memory`, of the `count` memory `segments`, and of
+    counters and tokens, which begin at 0 (`native.py`); returns the table's address."""
     table = f.space(8 * len(MACHINE))
     counts = f.space(8 * (len(COUNTERS) + 4))
     for k in range(len(COUNTERS) + 4):

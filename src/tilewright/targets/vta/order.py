@@ -111,7 +111,9 @@ def order_of(program: Sequence[Instruction]) -> Order:
 def _clocks(
     queues: Sequence[Sequence[int]], waits: Sequence[Sequence[int | None]]
 ) -> tuple[list[Clock | None], list[int]]:
-    """(vector clock of each instruction that can run, None for others; an order in which they can)."""
+    """(vector clock of each instruction that can run, None for others; an order in which they can run). `queues` has
+    the instructions of each queue; `waits` has, for each instruction, the instructions that must run before it, None if
+    one never comes."""
     clocks: list[Clock | None] = [None] * len(waits)
     places = [0, 0, 0]
     owner = {k: q for q, queue in enumerate(queues) for k in queue}

@@ -129,7 +129,8 @@ def differences(stream: Stream, config: Config = DEFAULT) -> list[str]:
 
 
 def arrays(path: Path, wanted: Mapping[str, tuple[str, int]]) -> dict[str, Array]:
-    """Arrays of a file by name; each must have this type and number of dimensions. Raises ParseError."""
+    """The arrays of the .npz file at `path` that `wanted` names; each must have the type and number of dimensions
+    stated there. Raises ParseError."""
     try:
         with zipfile.ZipFile(path) as archive:
             sizes = {i.filename: i.file_size for i in archive.infolist()}

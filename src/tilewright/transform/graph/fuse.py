@@ -410,7 +410,7 @@ class _Fuser:
         return blake2b("\n".join(seen).encode(), digest_size=8).digest()
 
     def between(self, start: int, end: int) -> list[int] | None:
-        """The nodes strictly between two nodes, or None if they are too many."""
+        """The numbers of the nodes that depend on node `start`, up to the node `end`, or None if they are too many."""
         seen: set[int] = set()
         stack = [start]
         while stack:

@@ -92,8 +92,8 @@ def op(
     private: bool = False,
     where: Callable[[Node], bool] | None = None,
 ) -> Op:
-    """The pattern of a value that a node with one of the operators `ops` computes from values that match `operands`;
-    further arguments are fields of `Op`."""
+    """The pattern of a value that a node with one of the operators `ops` computes from values that match `operands`.
+    `name`, `through`, `private` and `where` are fields of `Op`."""
     return Op((ops,) if isinstance(ops, str) else tuple(ops), operands, name, tuple(through), private, where)
 
 

@@ -160,7 +160,8 @@ def _is_square(facts: Facts, square: Value, x: Value) -> bool:
 
 
 def _fits(vector: Value, x: Value, axis: int) -> bool:
-    """Whether a value has extent 1 but along the normalised dimensions, so that it can be a norm's scale or shift."""
+    """Whether `vector` has extent 1 outside of the normalised dimensions of `x`, from `axis` on, and the extents of `x`
+    in these, so that it can be a norm's scale or shift."""
     rank, extra = vector.type.rank, vector.type.rank - x.type.rank
     if extra > 0 or vector.dtype is not x.dtype:
         return False

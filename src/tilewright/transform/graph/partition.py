@@ -84,7 +84,7 @@ class Blocks:
                     self.readers[producers[value]].add(k)
 
     def after(self, block: int) -> set[int]:
-        """The other blocks that read a block."""
+        """The blocks, other than `block` itself, that read a result of `block`."""
         return {self.block[r] for k in self.members[block] for r in self.readers[k]} - {block}
 
     def join(self, blocks: Collection[int]) -> int | None:
@@ -258,8 +258,8 @@ def _merged(blocks: Blocks, claims: dict[int, tuple[str, ...]]) -> dict[int, tup
 
 
 def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[Value]) -> Graph | None:
-    """The nodes of a block as a graph, with the constants that they read; None if they use symbols that the shapes of
-    no input define."""
+    """The nodes of a block, whose numbers are `members`, as a graph called `name`, with the constants that they read;
+    its parameters are the values in `fixed`. None if they use symbols that the shapes of no input define."""
     constants = {n.output: n for n in graph.nodes if n.op == "constant"}
     nodes = [graph.nodes[k] for k in members]
     own = {v for n in nodes for v in n.outputs}
@@ -317,7 +317,8 @@ class _Writer:
     ) -> list[Value]:
         """Emit the call of a compiled region, with `inputs` and `weights` as operands and results of `types`, and a
         check that it succeeded. Returns the checked results; they take the place of `values`, or are new if there are
-        none."""
+        none. `ending` ends the name of the call; `body` is the text of the region's graph, or empty if the call does
+        not need it."""
         assert region.compiled is not None
         attrs = ExternalCallAttrs(
             region.compiler,

@@ -116,8 +116,8 @@ class _Projected:
         return None if self.facts.only_reader(value) is None else self.facts.producer(value, op)
 
     def pays(self, q: Value, k: Value, v: Value, keys: Projection, values: Projection) -> bool:
-        """Whether attention on the unprojected keys and values needs at most `WORTH` times the usual multiplications.
-        False if the number of queries is unknown."""
+        """Whether attention of the queries `q` on the unprojected `keys` and `values` needs at most `WORTH` times the
+        multiplications of attention on the projected ones, `k` and `v`. False if the number of queries is unknown."""
         order, heads = self.attrs.order, float(self.attrs.heads)
         _, queries, _, depth = (q.shape[d] for d in ORDERS[order[0]])
         _, length, _, out_depth = (v.shape[d] for d in ORDERS[order[2]])
@@ -184,8 +184,8 @@ class _Projected:
         return new.emit("transpose", y, perm=(1, 0, 2, 3))
 
     def merged(self, mask: Value, batch: Expr, queries: Expr, length: Expr) -> Value:
-        """Emit the mask for the rows of all heads as queries of one head: [batch or 1, 1, heads * queries or 1, keys or
-        1]."""
+        """Emit `mask`, for `queries` queries of each head of `batch` sequences and `length` keys, for the rows of all
+        heads as queries of one head; returns it as [batch or 1, 1, heads * queries or 1, keys or 1]."""
         new, heads = self.new, const(self.attrs.heads)
         shape = (*[const(1)] * (4 - mask.type.rank), *mask.shape)
         if mask.type.rank != 4:

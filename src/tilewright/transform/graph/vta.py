@@ -202,7 +202,8 @@ class Layers(Rewriter):
         return node, self.factors(node, bias, factor) if node is not None and fits else None
 
     def factors(self, product: Node, bias: Value | None, factor: float) -> Factors | None:
-        """The integer operands of a product and the shift that requantises it; None if VTA cannot do so."""
+        """The integer operands of `product`, plus `bias` (None: zero), and the shift that requantises it where its real
+        result is multiplied by `factor`; None if VTA cannot compute it."""
         if len(product.inputs) != 2:
             return None
         if product.output.dtype is i32:
@@ -305,7 +306,8 @@ class Layers(Rewriter):
         self.finish(node, last)
 
     def call(self, layer: Layer, operands: list[Value], shape: tuple[int, ...]) -> Value:
-        """Emit a layer's call and return its result in blocks. Raises DoesNotFit."""
+        """Emit the call of VTA's program for `layer` on `operands`; returns its result in blocks, of shape `shape`.
+        Raises DoesNotFit."""
         program = program_of(layer)
         attrs = VtaAttrs(
             ConstantArray(program.words),
@@ -352,8 +354,8 @@ class Layers(Rewriter):
         return self.emit("transpose", split, perm=(0, 2, 4, 5, 1, 3))
 
     def bias(self, offset: Value | None, channels: int, blocks: int, layer: Convolution | Product) -> Value:
-        """Emit the i32 bias of a layer as [blocks, BLOCK]: `offset` (zeros if None) plus half a unit of the shift, so
-        that it rounds, and the layer's output offset."""
+        """Emit the i32 bias of a layer with `channels` channels, and return it as [blocks, BLOCK]: `offset` (zeros if
+        None) plus half a unit of the shift, so that it rounds, and the layer's output offset."""
         q, most = layer.requantised, most_bias(layer)
         total = self.integer(_half(q.shift), channels)
         if offset is not None:

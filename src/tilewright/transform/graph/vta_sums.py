@@ -46,7 +46,8 @@ def is_image(x: Value) -> bool:
 
 
 def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """Emit a mean over windows or whole maps as a VTA layer; returns whether VTA can compute it."""
+    """Emit a VTA layer for `node`, which quantises the value `real` times `factor` to integers of at least `low`, if
+    `real` is a mean over windows or whole maps; returns whether VTA can compute it."""
     pool = r.producer(real, "avg_pool", "reduce_mean")
     source = None if pool is None else r.scaled(pool.inputs[0])
     if pool is None or source is None or not is_image(source.integers):
@@ -77,8 +78,9 @@ def average(r: Layers, node: Node, real: Value | None, factor: float, low: int) 
 
 
 def transposed(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """Emit a transposed convolution of stride 2 whose result is twice as large as its input, or two more, as VTA
-    layers; returns whether VTA can compute it."""
+    """Emit VTA layers for `node`, which quantises the value `real` times `factor` to integers of at least `low`, if
+    `real` is a transposed convolution of stride 2 whose result is twice as large as its input, or two more; returns
+    whether VTA can compute it."""
     conv, factors = r.product(real, "conv_transpose", factor)
     if conv is None or factors is None:
         return False
@@ -123,7 +125,8 @@ def _reversed(r: Layers, x: Value, axis: int) -> Value:
 
 
 def matrices(r: Layers, node: Node, real: Value | None, factor: float, low: int) -> bool:
-    """Emit a product of one or several pairs of matrices as VTA layers; returns whether VTA can compute it."""
+    """Emit VTA layers for `node`, which quantises the value `real` times `factor` to integers of at least `low`, if
+    `real` is a product of one or several pairs of matrices; returns whether VTA can compute it."""
     product, factors = r.product(real, "matmul", factor)
     if product is None or factors is None:
         return False

@@ -67,7 +67,8 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
 
 
 def channels_alone(a: Assigner, value: Value, rank: int) -> Value | None:
-    """An operand of one element per channel, reshaped to [channels], if one block has all channels; None for others."""
+    """`value`, an operand of one element per channel of a tensor of `rank` dimensions, reshaped to [channels], if one
+    block has all channels; None for others."""
     channels = as_int(value.shape[1 - rank])
     if channels is None or channels != as_int(value.type.size):
         return None

@@ -343,7 +343,8 @@ def _by_windows(a: Assigner, node: Node, result: Factors) -> Value:
 
 
 def _product(a: Assigner, node: Node, dot: Dot, rows: Value, w: Value, transpose: bool, columns: Dim) -> Value:
-    """Emit a product by dot instructions, row by row, or by pairs of rows if its sizes are known and that is faster."""
+    """Emit the product of `rows` and `w`, [depth, columns] or, with `transpose`, [columns, depth], by dot instructions,
+    row by row, or by pairs of rows if its sizes are known and that is faster; returns it."""
     depth, known, deep = rows.shape[-1], as_int(columns), as_int(rows.shape[-1])
     if known is not None and deep is not None and find_tile_dot(dot.a, dot.b, a.target) is None:
         if (pair := in_pairs(a, node, rows, deep, known, dot)) is not None:
@@ -367,8 +368,9 @@ def _tile(a: Assigner, dot: Dot) -> Dot | None:
 
 
 def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int, dot: Dot, tile: Dot) -> int | None:
-    """The least number of rows from which on a product is computed in matrix registers, by `tile`, instead of by the
-    instruction `dot` (0: always, None: never); a decision by estimates."""
+    """The least number of `rows` from which on the product `node`, which sums over `depth` and has `columns` columns,
+    is computed in matrix registers, by `tile`, instead of by the instruction `dot` (0: always, None: never); a decision
+    by estimates."""
 
     def by_dots(count: int) -> float:
         return dots.product_cycles(count, depth + -depth % dot.group, columns, dot, a.target)

@@ -468,7 +468,8 @@ class _Product:
         return (0, None) if least is None else (least, tile)
 
     def quantise(self, x: Value, axis: int, name: str, levels: int = LEVELS) -> tuple[Value, Value]:
-        """Emit (scale, round(x / scale)), with scales for which the largest magnitude along `axis` becomes `levels`."""
+        """Emit, and return, (scale, round(x / scale)), with scales for which the largest magnitude along `axis` becomes
+        `levels`. `name` is how the new values' names begin."""
         size = self.emit("abs", x, name="size")
         axes = (axis % x.type.rank,)
         most = self.emit("reduce_max", size, name=f"{name}_most", axes=axes, keepdims=True)

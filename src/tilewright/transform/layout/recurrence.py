@@ -109,8 +109,9 @@ def _narrowed(a: Assigner, number: Value) -> Value | None:
 
 
 def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: Target) -> Tile:
-    """The register tile of a recurrence: equal tiles of rows, wider panels if there are few rows; registers hold the
-    sums of all gates."""
+    """The register tile of a recurrence over `batch` sequences with `hidden` units of `gates` gates each, in elements
+    of `itemsize` bytes: equal tiles of rows, wider panels if there are few rows; registers hold the sums of all
+    gates."""
     sums = target.registers * 3 // 4  # The others hold weights and an element of the state.
     known, lanes = as_int(batch), target.lanes(itemsize)
     most = max(1, min(ROWS, sums // gates))

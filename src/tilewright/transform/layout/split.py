@@ -111,8 +111,9 @@ def split_conv(a: Assigner, node: Node, choice: SplitMatrices | SplitGathered) -
 
 
 def panels_of_pieces(a: Assigner, w: Value, columns: int, transpose: bool, terms: int, tile: Dot) -> Value:
-    """Emit the pieces of a weight with `columns` columns, which is stored as [columns, depth] if `transpose`, in panels
-    for the matrix registers of `tile`, with zeros at the end of the depth.
+    """Emit the pieces, for products of `terms` terms, of a weight with `columns` columns, which is stored as [columns,
+    depth] if `transpose`; returns them in panels for the matrix registers of `tile`, with zeros at the end of the
+    depth.
 
     The packed weight is split, not the other way round, so that one kernel reads each number once.
     """

@@ -260,8 +260,9 @@ class _Kernel:
         )
 
     def separate(self, a: Touch, b: Touch, common: frozenset[Var], turn: Var | None) -> bool:
-        """Whether no barrier is needed between two accesses: they are of different elements, or each element is
-        accessed by one thread only. A running copy must differ in its elements even from its own thread's accesses."""
+        """Whether no barrier is needed between two accesses inside of the loops `common`, in two iterations of the loop
+        over `turn` if that is not None: they are of different elements, or each element is accessed by one thread only.
+        A running copy must differ in its elements even from its own thread's accesses."""
         if not self.block:
             return True
         if not (a.known and b.known):

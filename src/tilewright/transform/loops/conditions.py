@@ -47,8 +47,8 @@ def bound_loops(func: PrimFunc) -> PrimFunc:
 
 
 def bound_loops_of(stmt: Stmt, analyzer: Analyzer | None = None) -> Stmt:
-    """`stmt` with its conditions moved out; those that only bound a loop become its extent. `analyzer` knows the
-    extents of the loops in and around `stmt`; None: only those of the loops in it."""
+    """`stmt` with its conditions moved outwards; a condition that only bounds a loop becomes the loop's extent.
+    `analyzer` knows the extents of the loops in and around `stmt`; None: only of the loops in it."""
     if not any(isinstance(s, If) for s in walk(stmt)):
         return stmt
     return _Mover(analyzer or analyzer_of(stmt)).statement(stmt)

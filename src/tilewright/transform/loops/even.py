@@ -87,7 +87,8 @@ class _Tiles:
 
 
 def _evened(s: Stmt, outer: dict[Var, Expr], never: frozenset[Expr], used_names: set[str]) -> Stmt:
-    """The statement with the last tiles of loops evened out. `never`: conditions that do not hold here."""
+    """The statement `s`, inside of loops with the extents `outer`, with the last tiles of its loops evened out.
+    `never`: conditions that do not hold here. New names are added to `used_names`."""
     if isinstance(s, For):
         tiles = _tiles(s, outer)
         evened = None if tiles is None else _split(tiles, outer, never, used_names)
@@ -171,8 +172,9 @@ def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bo
 
 
 def _split(tiles: _Tiles, outer: dict[Var, Expr], never: frozenset[Expr], used_names: set[str]) -> Stmt | None:
-    """The loop over whole tiles, followed by the loop over the last ones; None if the tile occurs outside of row
-    numbers."""
+    """The loop over whole tiles, followed by the loop over the last ones, inside of loops with the extents `outer`;
+    None if the tile's variables occur outside of row numbers. `never`: conditions that do not hold here. New names are
+    added to `used_names`."""
     loop, size, most = tiles.loop, tiles.size, tiles.most
     end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", used_names)) for what in ("end", "rows", "first"))
     try:

@@ -164,8 +164,9 @@ def _tests_more(inside: list[Stmt], line: _Line) -> bool:
 
 
 def _split(line: _Line, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
-    """The versions for more elements than a tile has, for equally many and for fewer; None if the symbol's value does
-    not determine the case, or if the tile occurs outside of element numbers."""
+    """The loop over `line`, inside of loops with the extents `outer`, in versions for more elements than a tile has,
+    for equally many and for fewer; None if the symbol's value does not determine the case, or if the tile's variables
+    occur outside of element numbers. New names are added to `used_names`."""
     loop, symbol, size = line.loop, line.symbol, line.size
     more, whole = line.least(size + 1), line.least(size)
     if more is None or whole is None:

@@ -150,7 +150,8 @@ class _Partition:
     # -- one loop after another
 
     def pieces(self, how: _Split, outer: dict[Var, Expr], budget: int) -> Iterator[Stmt]:
-        """Yield the head, main part and tail of the loop that `how` splits, each a loop or its only iteration."""
+        """Yield the head, main part and tail of the loop that `how` splits, each a loop or its only iteration. `outer`:
+        the extents of the loops around it; `budget`: how often a statement may be copied."""
         loop, an = how.loop, how.an
         if how.has_head:
             yield self.end(how, _range(loop, an, const(0), how.start), outer, budget)
@@ -175,7 +176,8 @@ class _Partition:
 
     def choice(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """The loop that `how` splits, with `if start <= key and key < stop { main } else { rest }` in place of the
-        statement `focus` in its body."""
+        statement `focus` in its body. `outer`: the extents of the loops around it; `budget`: how often a statement may
+        be copied."""
         loop = how.loop
         inside = {**outer, loop.var: loop.extent}
         body = replace_stmt(loop.body, focus, self.chosen(how, focus, outer, budget))
@@ -184,7 +186,9 @@ class _Partition:
         return replace(loop, body=body)
 
     def chosen(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """`if start <= key and key < stop { main } else { rest }` for the statement `focus` of a loop's body."""
+        """`if start <= key and key < stop { main } else { rest }` for the statement `focus` of the body of the loop
+        that `how` splits. `outer`: the extents of the loops around it; `budget`: how often a statement may be
+        copied."""
         loop, an = how.loop, how.an
         enclosing = {**outer, loop.var: loop.extent, **_enclosing_loops(loop.body, focus)}
         tests: list[Expr] = []
@@ -206,7 +210,7 @@ class _Partition:
     def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """The main version of a split loop, split again by another quotient or remainder of the loop's variable that
         conditions in it use, which includes a tail of known length: it would otherwise test in each step of an inner
-        loop."""
+        loop. `outer`: the extents of the loops around it; `budget`: how often a statement may be copied."""
         another = (
             _find_split(replace(how.loop, body=main), outer, self.literal) if how.key is not how.loop.var else None
         )
@@ -223,8 +227,9 @@ class _Partition:
         return result
 
     def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """`s` as a simplified version for outside of the main part. If unrolled copies depend on a remainder, there is
-        one version for each value of the remainder."""
+        """`s`, inside of loops with the extents `outer`, as a simplified version for outside of the main part. If
+        unrolled copies depend on a remainder, there is one version for each value of the remainder, at most
+        `budget`."""
         version = self.tidy(s, outer)
         cases = by_remainder(version, Analyzer(outer), budget, lambda v, _: self.tidy(v, outer))
         return version if cases is None else cases

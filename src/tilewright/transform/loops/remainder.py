@@ -55,8 +55,8 @@ def rows_by_number(func: PrimFunc) -> PrimFunc:
 
 
 def _numbered(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt | None:
-    """The statement `s` of one thread with a version for each number of rows, if a serial loop in it tests whether rows
-    exist; else None."""
+    """The statement `s` of one thread, inside of loops with the extents `outer`, with a version for each number of
+    rows, if a serial loop in it tests whether rows exist; else None. New names are added to `used_names`."""
     if any(isinstance(x, Intrinsic) for x in walk(s)):
         return None  # the callee reads rows of the buffer's own width
     if not any(isinstance(x, For) and x.kind == "serial" and _tested(x) for x in walk(s)):

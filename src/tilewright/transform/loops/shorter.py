@@ -104,8 +104,9 @@ def _line_of(loop: For) -> Line | None:
 
 
 def _versions(s: Allocate, line: Line, lanes: int, used_names: set[str]) -> Stmt:
-    """The statement in versions for the number of elements in `line`: at most a quarter of its vectors, at most half of
-    them, and so on, then the statement itself."""
+    """The statement `s` in versions for the number of elements in `line`, which has vectors of `lanes` elements: at
+    most a quarter of its vectors, at most half of them, and so on, then the statement itself. New names are added to
+    `used_names`."""
     count, size = line
     result: Stmt = s
     vectors = -(-size // lanes)

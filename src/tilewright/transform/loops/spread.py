@@ -29,8 +29,8 @@ def spread(
 
 
 def is_spread(shape: tuple[int, ...], itemsize: int, caches: Caches) -> bool:
-    """Whether, for each dimension, the elements at all its indices and those of outer dimensions fit into the cache's
-    sets."""
+    """Whether, for each dimension of an array of `shape` with elements of `itemsize` bytes, the elements at all indices
+    of this dimension and the dimensions outside of it fit into the first-level cache's sets."""
     for d in range(len(shape) - 1):
         count = min(prod(shape[: d + 1]), MAX_IN_USE)
         stride = prod(shape[d + 1 :]) * itemsize

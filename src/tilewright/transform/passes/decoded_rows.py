@@ -76,8 +76,8 @@ def _summed(m: Match) -> Value | None:
 
 
 def _row_summed(m: Match, x: Value, codes: Value, scale: Value, order: tuple[int, ...]) -> Value:
-    """Emit the product [..., 1, columns] of one row `x` with a matrix of dequantised codes, as a sum over the depth.
-    Dimension k of the product is dimension `order[k]` of `codes`."""
+    """Emit the product [..., 1, columns] of one row `x` with a matrix of dequantised `codes` times `scale`, as a sum
+    over the depth, and return it. Dimension k of the product is dimension `order[k]` of `codes`."""
     depth = order[-2]
     row = m.emit("transpose", m.emit("reshape", x, shape=(*x.shape[:-2], x.shape[-1], const(1))), perm=_inverse(order))
     wide = m.emit("cast", codes, dtype=f32)

@@ -75,8 +75,8 @@ class _Optimiser:
         return node.with_bodies(body)
 
     def operands(self, node: Node, nodes: list[Node], used_names: set[str], constants: dict[Value, Node]) -> Node:
-        """The node with its operands in memory: constants are copied there, and numbers of iterations are computed
-        unless they are polynomials of the symbols."""
+        """`node` with its operands in memory: `constants` are copied there, and numbers of iterations are computed
+        unless they are polynomials of the symbols. New nodes are added to `nodes`, new names to `used_names`."""
         builder = GraphBuilder(self.graph.name, reserved=used_names, nodes=nodes)
         inputs = [
             ops.emit1(builder, "identity", v, name=v.name) if v is not None and v in constants else v
