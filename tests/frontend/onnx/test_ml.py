@@ -37,7 +37,6 @@ CASES: list[tuple[str, Any, dict[str, Any], int]] = [
     ("Imputer", X, {"imputed_value_floats": [1.0, 2.0, 3.0, 4.0, 5.0], "replaced_value_float": 0.0}, 1),
     ("LinearRegressor", FINITE, {"coefficients": COEFFICIENTS, "intercepts": [1.0, 2.0, 3.0], "targets": 3}, 1),
     ("LinearClassifier", FINITE, {"coefficients": COEFFICIENTS, "intercepts": [0.1, 0.2, 0.3], **labels(4, 2, 9)}, 2),
-    ("LinearClassifier", FINITE, {"coefficients": COEFFICIENTS[:5], "intercepts": [0.1], **labels(4, 2)}, 2),
     ("LinearClassifier", FINITE, {"coefficients": COEFFICIENTS[:5], "intercepts": [0.1], **labels(4)}, 2),
     ("LabelEncoder", INTS, {"keys_int64s": [5, 1, 2], "values_floats": [0.5, 1.5, 2.5], "default_float": 8.0}, 1),
     ("LabelEncoder", FLOATS, {"keys_floats": [-1.0, 2.0], "values_int64s": [3, 4], "default_int64": 7}, 1),
@@ -147,6 +146,69 @@ def test_a_label_is_that_of_the_scores_before_the_transform(name: str, post: str
     m = rows(name, SCORES, 2, post_transform=post, **(LINEAR if name == "LinearClassifier" else BRANCHES))
     chosen = np.asarray(tw.compile(m, fallback="never")(SCORES)[0])
     np.testing.assert_array_equal(chosen, by_onnxruntime(m, {"x": SCORES})[0])
+
+
+QUADRANTS = np.array([[-3, -3], [-3, 3], [3, -3], [3, 3]], np.float32)
+WEIGHTS = {
+    "positive": [0.1, 0.4, 0.3, 0.9],
+    "large": [0.5, 2.0, 0.0, 3.0],
+    "mixed": [-0.3, 0.4, -0.2, 0.7],
+    "negative": [-1.0, -0.25, -2.0, -0.125],
+    "halves": [0.5, 0.25, 0.0, 0.5],
+}
+POSTS = ["NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"]  # ONNX Runtime does not write the scores of PROBIT
+
+
+def two_trees(ids: list[int], weights: list[float], **attributes: Any) -> onnx.ModelProto:
+    """Two trees of two leaves, each of which has a weight of the class in `ids`."""
+    trees = {k: v for k, v in BRANCHES.items() if k.startswith("nodes_")}
+    two = {k: v[:6] for k, v in trees.items()}
+    leaves = {"class_treeids": [0, 0, 1, 1], "class_nodeids": [1, 2] * 2, "class_ids": ids, "class_weights": weights}
+    return rows("TreeEnsembleClassifier", QUADRANTS, 2, **two, **leaves, **attributes)
+
+
+def as_onnxruntime(m: onnx.ModelProto, x: np.ndarray, fallback: Any) -> None:
+    got = tw.compile(m, fallback=fallback).run({"x": x}).values()
+    for a, b in zip(got, by_onnxruntime(m, {"x": x}), strict=True):
+        assert a.dtype == b.dtype
+        if b.dtype.kind == "f":
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("post", POSTS)
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_trees_with_weights_of_one_of_two_classes(weights: str, post: str) -> None:
+    """The converters of XGBoost, LightGBM and scikit-learn write such trees."""
+    own = WEIGHTS[weights]
+    for base in ([], [0.25], [-0.25]):
+        more = {"base_values": base} if base else {}
+        for labels in ([4, 9], [0, 1], [9]):
+            as_onnxruntime(
+                two_trees([0] * 4, own, classlabels_int64s=labels, post_transform=post, **more), QUADRANTS, "never"
+            )
+    m = two_trees([1] * 4, own, classlabels_int64s=[4, 9], post_transform=post)
+    as_onnxruntime(m, QUADRANTS, "never")
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.parts.context.FallbackWarning")
+@pytest.mark.parametrize("ids", [[0] * 4, [1] * 4])
+def test_what_is_said_of_no_two_classes_is_left_to_onnxruntime(ids: list[int]) -> None:
+    mixed = WEIGHTS["mixed"]
+    as_onnxruntime(two_trees(ids, mixed, classlabels_int64s=[4, 9], base_values=[0.25, -0.5]), QUADRANTS, "auto")
+    as_onnxruntime(two_trees(ids, mixed, classlabels_strings=["a", "b"]), QUADRANTS, "auto")
+
+
+@pytest.mark.parametrize("post", POSTS)
+def test_a_linear_model_of_one_of_two_classes(post: str) -> None:
+    for coefficients in ([1.0, 0.0], [-0.1, 0.2], [0.0, 0.0]):
+        for intercept in (0.5, -1.0, 0.0):
+            for labels_ in ([4, 9], [0, 1]):
+                attributes = {"coefficients": coefficients, "intercepts": [intercept], **labels(*labels_)}
+                m = rows("LinearClassifier", QUADRANTS, 2, post_transform=post, **attributes)
+                as_onnxruntime(m, QUADRANTS, "never")
 
 
 def test_the_largest_number_of_a_row_has_its_sign() -> None:

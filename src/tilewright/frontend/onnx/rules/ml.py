@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.scores import class_of, post_transform
+from tilewright.frontend.onnx.rules.scores import above, class_of, pair_of, post_transform
 from tilewright.frontend.onnx.rules.trees import indices, numbers
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import as_int
@@ -145,12 +145,12 @@ def linear_classifier(n: Call) -> list[Value]:
     rows = (0 if count is None else len(count)) // max(features or 1, 1)
     scores = n.cast(_linear(n, x, rows), f32)
     if rows == 1 and len(labels) == 2:
-        scores = n.emit("concat", n.emit("neg", scores), scores, axis=1)
-    elif rows == 1:
+        return [above(n, scores, 0.0, labels), pair_of(n, scores, post, complement=True)]
+    if rows == 1:
         scores = post_transform(n, scores, post)
-        above = n.emit("ge", scores, n.like(0.0 if post == "NONE" else 0.5, scores))
+        reached = n.emit("ge", scores, n.like(0.0 if post == "NONE" else 0.5, scores))
         label = n.constant(labels[0] if labels else 1, i64)
-        return [n.reshape(n.emit("select", above, label, n.like(0, label)), (x.shape[0],)), scores]
+        return [n.reshape(n.emit("select", reached, label, n.like(0, label)), (x.shape[0],)), scores]
     return class_of(n, scores, labels, post)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.frontend.onnx.call import Call
-from tilewright.ir.dtype import f64
+from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
@@ -23,8 +23,6 @@ def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[V
     """[the label of each row's highest score, the scores after the transform `post`] of a classifier; of equal scores
     the first wins. The label is that of the scores before the transform: a logistic function makes large ones equal."""
     classes = as_int(scores.shape[1])
-    if len(labels) == 1 and classes == 2:
-        labels = (0, labels[0])
     if classes != len(labels):
         raise ModelError("there must be a label for each class", expected=classes, got=len(labels))
     best = n.emit("argmax", scores, axis=1, keepdims=False)
@@ -32,6 +30,23 @@ def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[V
     if list(labels) == list(range(len(labels))):
         return [best, scores]
     return [n.emit("gather", n.constant(np.array(labels, np.int64)), best, axis=0), scores]
+
+
+def above(n: Call, score: Value, threshold: float, labels: Sequence[int]) -> Value:
+    """The label of each row of `score` [rows, 1]: the second of two where the score exceeds `threshold`."""
+    chosen = n.emit("gt", score, n.like(threshold, score))
+    first, second = (n.constant(label, i64) for label in labels)
+    return n.reshape(n.emit("select", chosen, second, first), (score.shape[0],))
+
+
+def pair_of(n: Call, score: Value, post: str, *, complement: bool) -> Value:
+    """The scores [rows, 2] of two classes of which the second one alone has weights, whose sum is `score` [rows, 1]:
+    the first one's is 1 - score if `complement`, else -score. The only transforms are LOGISTIC, of both signs, and
+    PROBIT, as in ONNX Runtime."""
+    complement = post == "PROBIT" or (complement and post != "LOGISTIC")
+    other = n.emit("sub", n.like(1, score), score) if complement else n.emit("neg", score)
+    pair = n.emit("concat", other, score, axis=1)
+    return post_transform(n, pair, post) if post in ("LOGISTIC", "PROBIT") else pair
 
 
 def post_transform(n: Call, x: Value, name: str) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tilewright.frontend.common.forest import MEMBER, MODES, Questions, Trees, c
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.functions import Tensor
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.scores import class_of, post_transform
+from tilewright.frontend.onnx.rules.scores import above, class_of, pair_of, post_transform
 from tilewright.ir.dtype import DType, f32, f64
 from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
@@ -62,21 +63,19 @@ def classifier(n: Call) -> list[Value]:
     if len(ids) > 1 or len(labels) > 2:
         return class_of(n, run(n, ensemble, "SUM", base, f32), labels, post)
     # One class alone has weights: the other one's score follows from its own.
-    if base is not None and len(base) > 1:
+    second = ids == {1} and len(labels) == 2
+    if base is not None and (len(base) > 1 or second):
         raise UnsupportedError("base values of two classes with weights for one are not supported", got=base.tolist())
-    ensemble = Ensemble(
-        ensemble.questions,
-        ensemble.yes,
-        ensemble.no,
-        ensemble.root,
-        ensemble.weight_leaf,
-        np.zeros_like(ensemble.weight_target),
-        ensemble.weight,
-        1,
-    )
-    own = run(n, ensemble, "SUM", base, f32)
-    other = n.emit("sub", n.like(1, own), own) if post in ("NONE", "PROBIT") else n.emit("neg", own)
-    return class_of(n, n.emit("concat", other, own, axis=1), labels, post)
+    inside(ensemble.weight_target, len(labels), "class_ids")
+    own = run(n, replace(ensemble, weight_target=np.zeros_like(ensemble.weight_target), targets=1), "SUM", base, f32)
+    if len(labels) == 1:
+        return [above(n, own, 0.0, (0, 1)), own]
+    positive = not (ensemble.weight < 0).any()
+    threshold = 0.5 if positive else 0.0
+    if second:
+        pair = n.emit("concat", n.emit("broadcast", n.like(0, own), shape=own.shape), own, axis=1)
+        return [above(n, own, threshold, labels), post_transform(n, pair, post)]
+    return [above(n, own, threshold, labels), pair_of(n, own, post, complement=positive)]
 
 
 @rule("ai.onnx.ml.TreeEnsemble")
