@@ -47,6 +47,27 @@ def test_a_function_without_it_is_no_line_of_a_user() -> None:
     assert gc.isenabled() and inside.__name__ == "inside"
 
 
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="faults of pages are counted by Linux")
+def test_calls_at_any_depth_need_no_new_memory() -> None:
+    import resource
+
+    def leaf() -> int:
+        return 1
+
+    def calls(depth: int) -> int:
+        return calls(depth - 1) if depth else sum(leaf() for _ in range(100))
+
+    @uncollected
+    def faults() -> int:
+        calls(400)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for depth in range(400):  # longer than a chunk of frames, so that one of them ends at its end
+            calls(depth)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    assert faults() < 50
+
+
 @pytest.fixture
 def unfrozen() -> Iterator[None]:
     """Nothing is frozen, though the test suite freezes what it has imported."""
