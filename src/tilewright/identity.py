@@ -30,6 +30,7 @@ import llvmlite.binding as llvm
 from tilewright.support import flags
 from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
+from tilewright.support.sources import Files, own_files, python_files
 from tilewright.targets.target import Target
 
 UNRELATED = (
@@ -90,26 +91,17 @@ def identity(
     return blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
 
 
-Files = Sequence[tuple[str, os.stat_result]]
-"""Python files of a package, by name relative to its folder, with their stat results."""
-
-
 @cache
 def code_version() -> str:
     """A digest of the compiler's own source: objects compiled by another version are not found."""
-    return stored_digest(Path(__file__).parent, UNRELATED, _own_files())
+    return stored_digest(Path(__file__).parent, UNRELATED, own_files())
 
 
 @cache
 def import_version() -> str:
     """A digest of all of this package's source files, by which cached imports of model files become stale if one
     changes; the files are not read (`marked_digest`)."""
-    return marked_digest(Path(__file__).parent, _own_files())
-
-
-@cache
-def _own_files() -> Files:
-    return _files(Path(__file__).parent)
+    return marked_digest(Path(__file__).parent, own_files())
 
 
 def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Files | None = None) -> str:
@@ -120,7 +112,7 @@ def stored_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Fil
     time of the inode's last change counts too, which no program can set; if one is at most a few seconds old, all files
     are read.
     """
-    files = _files(root) if files is None else files
+    files = python_files(str(root)) if files is None else files
     marks = _marks_digest(_counted(files, unrelated))
     if marks is None:
         return source_digest(root, unrelated, files)
@@ -137,7 +129,7 @@ def marked_digest(root: Path, files: Files | None = None) -> str:
     """A digest of the `files` of the package at `root` by their names, sizes, times and inodes, without reading them;
     so two installations of the same source have different digests. If a file changed in the last seconds, a digest of
     the files' contents."""
-    files = _files(root) if files is None else files
+    files = python_files(str(root)) if files is None else files
     return _marks_digest(files) or source_digest(root, (), files)
 
 
@@ -164,13 +156,25 @@ def source_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Fil
     """A digest of the names and contents of a package's files, without the folders in `unrelated` but with
     `RELATED`."""
     digest = blake2b(digest_size=16)
-    counted = _counted(_files(root) if files is None else files, unrelated)
-    for name in sorted((name for name, _ in counted), key=lambda name: name.split("/")):
-        with open(f"{root}/{name}", "rb", buffering=0) as file:  # a path and a buffer for each take as long again
-            text = file.read()
+    counted = _counted(python_files(str(root)) if files is None else files, unrelated)
+    for name, about in sorted(counted, key=lambda file: file[0].split("/")):
+        text = _content(f"{root}/{name}", about.st_size)
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
     return digest.hexdigest()
+
+
+def _content(path: str, size: int) -> bytes:
+    """The bytes of a file that had `size` of them. A file object takes twice as long for a file of a few KiB."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        text = os.read(handle, size + 1)
+    finally:
+        os.close(handle)
+    if len(text) != size:  # it has changed meanwhile, or a read has been interrupted
+        with open(path, "rb") as file:
+            text = file.read()
+    return text
 
 
 def _counted(files: Files, unrelated: Collection[str]) -> Files:
@@ -179,17 +183,3 @@ def _counted(files: Files, unrelated: Collection[str]) -> Files:
         return files
     first = ((name.partition("/"), name, i) for name, i in files)
     return [(name, i) for (top, sep, _), name, i in first if not sep or top not in unrelated or name in RELATED]
-
-
-def _files(root: Path) -> Files:
-    """All Python files of a package."""
-    results: list[tuple[str, os.stat_result]] = []
-    folders = [""]
-    for inner in folders:
-        with os.scandir(f"{root}/{inner}") as entries:
-            for entry in entries:
-                if entry.name.endswith(".py"):
-                    results.append((f"{inner}{entry.name}", entry.stat()))
-                elif entry.is_dir() and entry.name != "__pycache__":
-                    folders.append(f"{inner}{entry.name}/")
-    return results

@@ -214,6 +214,7 @@ HARMLESS = {
     "support.log": "what is printed",
     "support.machine": "the host, which is the target",
     "support.plugins": "what it loads is in the key by its digest",
+    "support.sources": "the list of the files whose digest is in the key",
     "support.progress": "what a user sees of a compile while it runs",
     "support.options": "what callers may say; what they say is in the key",
 }

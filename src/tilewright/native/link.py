@@ -23,6 +23,7 @@ from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import CompileError, Error
 from tilewright.support.permission import NEEDED, forbidden
+from tilewright.support.sources import own_files_in
 
 
 @cache
@@ -195,9 +196,8 @@ _WRITERS = ("collective", "engine", "live", "measure", "native", "ort", "runtime
 @cache
 def _source() -> str:
     """A digest of the sizes and change times of these source files, which changes whenever one of them does."""
-    package = Path(__file__).parent.parent
-    paths = sorted(path for room in _WRITERS for path in (package / room).rglob("*.py"))
-    facts = [(str(path), (result := path.stat()).st_size, result.st_ctime_ns) for path in paths]
+    files = sorted((file for folder in _WRITERS for file in own_files_in(f"{folder}/")), key=lambda file: file[0])
+    facts = [(name, about.st_size, about.st_ctime_ns) for name, about in files]
     return blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 

@@ -3,9 +3,9 @@
 A compile makes millions of small objects that live until its end and hold few cycles. Traversing them repeatedly took a
 tenth of the compile of a large network and a third of that of a small one. Reference counts free the rest as before.
 
-CPython has a thread's frames in chunks of 16 KiB, which it maps when a call needs one and unmaps when that call returns.
-A compile that recurses around a chunk's end did so for thousands of calls, each a few microseconds. So its first frame
-asks for so much room that those of all others fit behind it.
+CPython has a thread's frames in chunks of 16 KiB, which it maps when a call needs one and unmaps when that call
+returns. A compile that recurses around a chunk's end did so for thousands of calls, each a few microseconds. So its
+first frame asks for so much room that those of all others fit into the same chunk.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from types import CodeType
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -55,13 +56,14 @@ def importing() -> Iterator[None]:
 
 
 def uncollected(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator that runs a function `without_collection`, and in one chunk of frames. It adds a stack frame of this file
-    only, not of the standard library, which errors would report as the user's line."""
+    """Decorator that runs a function `without_collection`, and in one chunk of frames. It adds a stack frame of this
+    file only, not of the standard library, which errors would report as the user's line."""
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         with without_collection():
             return function(*args, **kwargs)
 
-    run.__code__ = run.__code__.replace(co_stacksize=_FRAME)
+    code: CodeType = run.__code__  # type: ignore[attr-defined]  # it is a function
+    run.__code__ = code.replace(co_stacksize=_FRAME)  # type: ignore[attr-defined]
     return run
