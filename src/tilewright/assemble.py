@@ -89,7 +89,9 @@ def assemble(
     log: PassLog,
     options: Options,
 ) -> Program:
-    """Assemble a program: assign slots, compile the native entry, make the manifest."""
+    """Assemble the program of the parts `run`, which each call executes, and `prepare`, which packs weights: assign
+    slots, compile the native entry, make the manifest. `names` are the program's inputs, outputs and weights as its
+    user knows them, `fixed` the weights that are constants, and `structure` the key of the model's graph."""
     graph, raw, target = split.run, split.prepare.params, compiler.target
     computed = _computed_sizes(graph)
     caches = _caches(names)
@@ -156,16 +158,16 @@ def _caches(names: Interface) -> set[str]:
 
 
 def outputs_are_hosts(names: Interface, budget: str | int | None) -> bool:
-    """Whether values may stand in the memory of outputs before these are written: where memory is asked for, and no
-    call has an output in an input's memory."""
+    """Whether values may stand in the memory of outputs before these are written: where the user bounds memory
+    (`budget` is not None), and no call has an output in an input's memory."""
     return budget is not None and not _caches(names)
 
 
 def stored(
     graph: Graph, calls: Sequence[Call], places: Mapping[Value, Place], symbols: Sequence[Var], hosts: bool
 ) -> Storage:
-    """The slots of a program's values, which are at `places`. Some values share memory that is not written yet, with
-    `hosts` also that of outputs."""
+    """The slots of a program's values, which are at `places` and whose sizes depend on `symbols`. Some values share
+    memory that is not written yet; with `hosts`, they also use the memory of outputs."""
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     storage = assign_slots(calls, leading, places, symbols)
     first = len(graph.inputs)

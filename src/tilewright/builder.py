@@ -205,12 +205,10 @@ class BuiltFunction(Called):
         return readable_loops(self.func, self.target)
 
     def source(self, what: str = "llvm", *, openmp: bool = False) -> str:
-        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or "asm". For a GPU,
-        "llvm" is the module of its kernels, and "ptx" or "asm" the PTX that LLVM compiles it to.
-
-        C is serial; with `openmp` it has pragmas that say which loops are parallel and which run in vectors. CUDA needs
-        loops that are bound to hardware indices (`bind`).
-        """
+        """The program as text of the kind `what`: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or
+        "asm". For a GPU, "llvm" is the module of its kernels, and "ptx" or "asm" the PTX that LLVM compiles it to. C is
+        serial; with `openmp` it has pragmas that say which loops are parallel and which run in vectors. CUDA needs
+        loops that are bound to hardware indices (`bind`)."""
         match what:
             case "schedule":
                 return str(self.func)
@@ -407,8 +405,8 @@ class BuiltFunction(Called):
         self.native(*arrays, *(np.empty((0, as_int(values[v]) or 0), np.bool_) for v in self._said if v in values))
 
     def _outside(self, arrays: Sequence[Any], values: dict[Var, Expr]) -> tuple[Outside, ...]:
-        """The accesses that `values`, of sizes and scalars, do not prove to be inside of their buffers. Raises
-        CallError for those that are outside."""
+        """The accesses to `arrays` that `values`, of sizes and scalars, do not prove to be inside of their buffers.
+        Raises CallError for accesses that are outside."""
         numbers = {b: x for b, x in zip(self.func.params, arrays, strict=True) if not b.shape}
         scalars = {v: const(as_numpy(numbers[b], b.name).item(), b.dtype) for b, v in self._sizes.scalars}
         values = values | scalars

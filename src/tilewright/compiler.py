@@ -143,8 +143,8 @@ def compile_program(model: Any, example: Any = None, options: CompileOptions | N
 
 
 def _file(model: Any, example: Any, options: CompileOptions, log: PassLog) -> ModelFile | None:
-    """The model's file, if the import depends on the file and stated sizes only, so that a stored result may replace
-    it; else None."""
+    """The model's file, if the import depends on the file and stated sizes only, and not on an `example` or other
+    options, so that a stored result may replace it; else None."""
     watched = log.level or log.wants_all or options.require_records or collecting.active() is not None
     others = (example, options.params, options.state, options.ragged)
     if watched or options.machine.accelerator or any(x is not None for x in others) or not is_onnx_file(model):
@@ -181,7 +181,8 @@ def _with_fixed_scales(read: Imported) -> Imported:
 
 
 def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"], coded: bool) -> Imported:
-    """The imported model `read` with its caches, the inputs and outputs in `pairs`, kept by the caller as a state."""
+    """The imported model `read` with its caches, the inputs and outputs in `pairs`, kept by the caller as a state, in
+    int8 if `coded`."""
     interface, graph = read.interface, read.graph
     inputs = interface.inputs or tuple(v.name for v in graph.inputs)
     result = with_state(graph, inputs, interface.outputs or tuple(v.name for v in graph.outputs), pairs, coded)
@@ -301,8 +302,8 @@ RUN_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
 
 
 def run_passes_for(target: Target) -> list[tuple[str, Callable[[Graph], Graph]]]:
-    """The passes over `run` for a machine. On a GPU each value has memory of its own, at a multiple of what a thread
-    moves at once, so that there are no views inside of others."""
+    """The passes over the graph `run`, which each call executes, for a machine. On a GPU each value has memory of its
+    own, at a multiple of what a thread moves at once, so that there are no views inside of others."""
     return RUN_PASSES if target.gpu is None else [(n, f) for n, f in RUN_PASSES if n != "place views"]
 
 

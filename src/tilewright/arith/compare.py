@@ -135,8 +135,8 @@ def _equality(an: Analyzer, name: str, difference: Form) -> Expr:
 
 
 def _wrapped_equality(an: Analyzer, name: str, difference: Form) -> Expr:
-    """The expression of `difference == 0` (or != 0) modulo 2**64. An odd constant decides it for a sum that is always
-    even, but `2*x == 2*y` must not be divided by 2."""
+    """The expression of `difference == 0` (`name` is "eq") or `difference != 0` ("ne") modulo 2**64. An odd constant
+    decides it for a sum that is always even, but `2*x == 2*y` must not be divided by 2."""
     terms, constant = difference
     constant -= ((constant >> 63) + 1 >> 1) << 64
     if not terms:
@@ -215,8 +215,8 @@ def _nonnegative(an: Analyzer, form: Form, depth: int) -> bool:
 
 
 def _from_facts(an: Analyzer, facts: tuple[Form, ...], form: Form, depth: int) -> bool:
-    """Whether some fact proves `form >= 0`: a multiple k > 0 of it is subtracted so that a common term cancels, and the
-    rest is proven nonnegative."""
+    """Whether one of `facts`, which are nonnegative, proves `form >= 0`: a multiple k > 0 of it is subtracted so that a
+    common term cancels, and the rest is proven nonnegative, at most `depth` levels deep."""
     for fact in facts:
         ratios = {form[0][t] // c for t, c in fact[0].items() if t in form[0] and form[0][t] % c == 0}
         for k in sorted(ratios):

@@ -251,8 +251,8 @@ _LARGEST_QUOTIENT = 64
 
 
 def _leading(term: tuple[Expr, int]) -> tuple[int, list[str]]:
-    """A sort key for monomials: by degree, then by factors; a common factor of two products does not change their
-    order."""
+    """A sort key for `term`, (monomial, coefficient): by degree, then by factors; a common factor of two products does
+    not change their order."""
     parts = forms.factors(term[0])
     return len(parts), sorted((forms.order(p) for p in parts), reverse=True)
 

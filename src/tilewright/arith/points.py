@@ -107,7 +107,8 @@ class Point:
 
 
 def some(extents: Mapping[Var, Expr], facts: tuple[Form, ...]) -> tuple[Point, ...]:
-    """Sample points at which all `facts`, forms that are known to be nonnegative, hold."""
+    """Sample points, values of the variables in `extents`, at which all `facts`, forms that are known to be
+    nonnegative, hold."""
     result: list[Point] = []
     for number in range(_TRIED if facts else _COUNT):
         point = Point(number, extents)

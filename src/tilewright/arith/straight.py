@@ -81,8 +81,8 @@ def straight_line(matrix: tuple[tuple[Fraction, ...], ...], *, whole: bool = Fal
 
 
 def _composed(rows: _Rows, inputs: int) -> Straight:
-    """A program for the matrix `rows` that first shares equal combinations of whole columns and rows, and then pairs of
-    terms."""
+    """A program for the product of the matrix `rows` with `inputs` numbers that first shares equal combinations of
+    whole columns and rows, and then pairs of terms."""
     folded, variables = _fold_columns(rows, inputs)
     sums = _sums([tuple(sorted(row.items())) for row in folded])
     retained = [row for k, row in enumerate(folded) if k not in sums]

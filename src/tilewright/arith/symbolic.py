@@ -183,7 +183,8 @@ class Eliminator:
 
 
 def eliminate(e: Expr, inner: frozenset[Var], analyzer: Analyzer) -> tuple[Expr, Expr] | None:
-    """Inclusive bounds of `e` over the `inner` variables, whose extents the analyzer knows."""
+    """(the least, the greatest) value of `e` over all values of the variables `inner`, whose extents the analyzer
+    knows, as expressions without them; None if they are not known."""
     if e.dtype is not i64:
         lo, hi = analyzer.bounds(e)
         return None if lo is None or hi is None else (const(lo), const(hi))

@@ -208,8 +208,8 @@ def binding_of(
 
 
 def _bounds(m: Manifest, rows: int | None) -> list[int]:
-    """The greatest value of each symbol of a program. Raises UnsupportedError, which lists all that keeps it from being
-    bundled."""
+    """The greatest value of each symbol of a program; `rows` bounds the symbols that count the rows of a state or of
+    rooms. Raises UnsupportedError, which lists all that keeps it from being bundled."""
     problems = Problems()
     if m.ragged is not None:
         problems.add(UnsupportedError("programs on ragged batches cannot be bundled yet", where=m.name))
@@ -290,8 +290,8 @@ def _packed(m: Manifest) -> tuple[tuple[int, ...], int]:
 
 
 def _activations(m: Manifest, offsets: Sequence[int], arena: int, pointer: int, to: int) -> Activations:
-    """The offsets of the parts after temporaries of `arena` bytes; the table of slots and the end are multiples of
-    `to`."""
+    """The offsets of the parts after temporaries of `arena` bytes (`offsets` are the temporaries') for addresses of
+    `pointer` bytes; the table of slots and the end are multiples of `to`."""
     slots = _up(arena, to)
     dims = _up(slots + (m.run_slots + 1) * pointer, 16)
     sizes = _up(dims + 8 * (len(m.symbols) + 1), 16)

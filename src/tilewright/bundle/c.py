@@ -121,7 +121,8 @@ def header(binding: Binding, cpu: str, embedded: bool) -> str:
 
 
 def example(binding: Binding, embedded: bool) -> str:
-    """The text of main.c: a call on files of inputs, or on zeros."""
+    """The text of main.c: a call on files of inputs, or on zeros. The weights are in the object if `embedded`, else in
+    a file."""
     n, upper = binding.name, binding.name.upper()
     usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in binding.sizes)])
     lines = [

@@ -100,7 +100,8 @@ def elements(binding: Binding, array: Array) -> str:
 
 
 def example(binding: Binding, embedded: bool) -> str:
-    """The text of main.cpp: a call on files of inputs, or on zeros."""
+    """The text of main.cpp: a call on files of inputs, or on zeros. The weights are in the object if `embedded`, else
+    in a file."""
     n, upper = binding.name, binding.name.upper()
     usage = " ".join(["main", "FOLDER", *(s.identifier.upper() for s in binding.sizes)])
     parts = ["Constants", "Workspace", "Activations", *(["State"] if binding.state else [])]

@@ -210,8 +210,8 @@ def _fill(f: Function, binding: Binding, arguments: dict[str, Value], slots: _Sl
 
 
 def _finish(f: Function, binding: Binding, arguments: dict[str, Value], dims: Value) -> None:
-    """Emit code that copies the extents which data decide to the caller's argument, and updates the number of rows of
-    the state; it returns an error if a result exceeds its memory."""
+    """Emit code that copies the extents which data decide from `dims` to the caller's argument, and updates the number
+    of rows of the state; it returns an error if a result exceeds its memory."""
     manifest, places = binding.manifest, binding.activations
     result = arguments["activations"] + places.extents
     for k in range(len(binding.extents)):

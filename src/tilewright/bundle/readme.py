@@ -77,7 +77,8 @@ _THREADS = (
 
 
 def web_readme(binding: Binding, features: str) -> str:
-    """The text of README.md of a module of WebAssembly."""
+    """The text of README.md of a module of WebAssembly, which needs the `features` of WebAssembly, a text for
+    people."""
     n = binding.name
     inputs = ", ".join(a.identifier for a in binding.inputs)
     sizes = ", ".join(f"{s.identifier}: {s.spec.hi}" for s in binding.sizes)

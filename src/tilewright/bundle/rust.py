@@ -1,4 +1,4 @@
-"""A bundle's texts in Rust: a module around the functions, and an example."""
+"""The text of a bundle's Rust module, NAME.rs; `embedded` says that the object contains the weights."""
 
 from __future__ import annotations
 
@@ -112,7 +112,8 @@ def _run(binding: Binding) -> list[str]:
 
 
 def example(binding: Binding, embedded: bool) -> str:
-    """The text of main.rs: a call on files of inputs, or on zeros."""
+    """The text of main.rs: a call on files of inputs, or on zeros. The weights are in the object if `embedded`, else in
+    a file."""
     n = binding.name
     arrays = (*binding.inputs, *binding.outputs)
     lines = [

@@ -50,7 +50,8 @@ def array_type(array: Array) -> str:
 
 
 def support(triple: str) -> str:
-    """LLVM text of what a program may call beside its own kernels: a fused multiply-add in double.
+    """LLVM text, for the machine `triple`, of the function that a program may call beside its own kernels: a fused
+    multiply-add in double.
 
     The product as two doubles by Veltkamp's and Dekker's splitting, the sums by Knuth's; what is added last is rounded
     to odd, so that the result is rounded once (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums:

@@ -139,7 +139,9 @@ def _texts(binding: Binding, lang: str, embed: bool) -> dict[str, str]:
 
 
 def described(program: Program, *, name: str | None = None, rows: int | None = None, threads: int = 1) -> Binding:
-    """The interface of a program's bundle, as its callers see it."""
+    """The interface of a program's bundle, as its callers see it: functions whose names begin with `name` (by default
+    the model's), for `threads` threads, with memory for `rows` rows where nothing bounds them. Raises CompileError for
+    an invalid name or number, UnsupportedError if the system has no thread pool."""
     triple = program.manifest.target.triple
     if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
         raise CompileError("not a number of threads", expected=f"1 to {MAX_THREADS}", got=repr(threads))

@@ -169,7 +169,7 @@ def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float
 
 
 def _watch(name: str, intervals: Iterator[Interval], json: bool) -> None:
-    """Print a line of each of `intervals` until the user interrupts, which is the ordinary end."""
+    """Print a line for each of `intervals` of the store `name` until the user interrupts, which is the ordinary end."""
     try:
         if json or not out.is_terminal:
             for candidate in intervals:

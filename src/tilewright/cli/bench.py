@@ -186,8 +186,8 @@ def _sweep(text: str | None) -> list[dict[str, int]]:
 
 
 def _dims(dim: list[str] | None, swept: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """The dimensions that the user stated; the swept one gets a range that includes its sizes, which count as
-    likely."""
+    """The dimensions that the user stated in `dim`; the swept one gets a range that includes its sizes in `swept`,
+    which count as likely. Raises typer.BadParameter for a dimension in both."""
     from tilewright.ir.dim import LIKELY_COUNT
     from tilewright.ir.dim import dim as known
 
@@ -288,7 +288,8 @@ def _contender(r: Result) -> dict[str, Any]:
 
 
 def compare_outputs(ours: Result, other: Result, tolerance: float = _TOLERANCE) -> list[dict[str, Any]]:
-    """Each output's largest error, relative to that output's scale; empty if one of the two runs failed."""
+    """Each output's largest error, relative to that output's scale, and whether it is within `tolerance`, as data for
+    JSON; empty if one of the two runs failed."""
     if ours.outputs is None or other.outputs is None:
         return []
     created, wanted = load_arrays(str(ours.outputs)), load_arrays(str(other.outputs))

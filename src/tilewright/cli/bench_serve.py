@@ -147,8 +147,9 @@ def points_of(url: str, model: str, sizes: dict[str, int], loads: Loads, quiet: 
 
 @contextmanager
 def served(path: Path, policy: str, promise: float) -> Iterator[str]:
-    """Start a server for the model file `path` in a process of its own, on a free port, which ends with the `with`
-    block; yields its address. `promise`: the latency promised, as for `tilewright serve`."""
+    """Start a server for the model file `path`, which forms batches by `policy`, in a process of its own, on a free
+    port, which ends with the `with` block; yields its address. `promise`: the latency promised, as for `tilewright
+    serve`."""
     command = [
         sys.executable, "-m", "tilewright.cli", "serve", str(path), "--http-port", "0", "--policy", policy,
         "--promise", str(promise), "--json",

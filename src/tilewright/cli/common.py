@@ -183,8 +183,8 @@ def refuse_unused(context: typer.Context, unused: Mapping[str, str]) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
-    """Print a table of `rows`, a cell for each column: the first `left` columns are aligned left, the others (numbers)
-    right."""
+    """Print a table with this title of `rows`, a cell for each column: the first `left` columns are aligned left, the
+    others (numbers) right."""
     grid = Table(title=title or None, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
     for number, column in enumerate(columns):
         grid.add_column(column, justify="left" if number < left else "right", overflow="fold", no_wrap=number < left)
@@ -218,7 +218,7 @@ def bytes_text(count: float) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """0.0000123 -> "12.3 µs"."""
+    """A time as text in a unit that suits it: 0.0000123 seconds are "12.3 µs"."""
     if seconds != seconds:
         return "-"
     for scale, unit in ((1e6, "µs"), (1e3, "ms")):

@@ -376,8 +376,8 @@ def verify_command(
 
 
 def _verdict(place: Store, digest: str, record: Record, race: bool) -> dict[str, Any]:
-    """The check of one record as JSON data; with `race` the record is also timed, and stored or removed by the
-    outcome."""
+    """The check of the record `digest` in the store `place`, as JSON data; with `race` the record is also timed, and
+    stored or removed by the outcome."""
     if not race:
         from tilewright.records.check import checked
 

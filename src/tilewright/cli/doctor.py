@@ -249,7 +249,7 @@ def _disturbed(measured: peak.Measured, host: machine.Machine) -> list[str]:
 
 
 def age_text(seconds: float) -> str:
-    """200000.0 -> "2 days"."""
+    """An age in seconds as text in a unit that suits it: 200000.0 is "2 days"."""
     for scale, unit in ((86400, "day"), (3600, "hour"), (60, "minute")):
         if seconds >= scale:
             count = int(seconds // scale)

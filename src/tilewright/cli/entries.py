@@ -64,7 +64,8 @@ class Entry:
     remark: str = ""
 
     def contenders(self, choices: Choices, sizes: Mapping[str, int], folder: Path, *, fixed: bool) -> list[Contender]:
-        """Tilewright and the rivals, on inputs with these sizes of symbols; `fixed`: the race has no other sizes."""
+        """Tilewright and the rivals, on inputs with these sizes of symbols, which are written to `folder`; `fixed`: the
+        race has no other sizes."""
         stated = {name: said for name, said in choices.dims.items() if isinstance(said, int)} | dict(sizes)
         path = folder / "inputs.npz"
         if self.inputs:
@@ -124,7 +125,8 @@ def _falls_back(read: Named, error: Error) -> bool:
 
 
 def _for_rivals(read: Named, choices: Choices, folder: Path) -> tuple[Path | None, str]:
-    """The model as an ONNX file that rivals can read, and a remark about it."""
+    """(an ONNX file of the model that rivals can read, a remark about it): the user's file, or a new one in `folder`;
+    None if there is none."""
     if read.path in read.files and read.path.suffix == ".onnx":
         return read.path, ""
     from tilewright.codegen.onnx import onnx_model

@@ -17,8 +17,8 @@ Array = np.ndarray[Any, Any]
 
 
 def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]:
-    """Arrays from `NAME=FILE`, or `FILE` alone: an .npz contains several by name; any other file is for the next input,
-    in the model's order, that has none yet."""
+    """Arrays by name from `texts` such as `NAME=FILE`, or `FILE` alone: an .npz contains several by name; any other
+    file is for the next of the inputs `specs`, in the model's order, that has none yet."""
     arrays: dict[str, Array] = {}
     problems = Problems()
     for text in texts:

@@ -238,7 +238,8 @@ def open_any(
 
 
 def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], where: str) -> None:
-    """Raise one ModelError for all of `dims` that a compiled program does not have as `symbols`, or that are ranges."""
+    """Raise one ModelError, about the program `where`, for all of `dims` that a compiled program does not have as
+    `symbols`, or that are ranges."""
     known = {symbol.name for symbol in symbols}
     problems = Problems()
     for name, said in dims.items():

@@ -210,7 +210,7 @@ def summary(result: Sequence[tuple[Shape, Profile, Timeline]], machine: Target) 
 
 def _over_calls(parts: Sequence[tuple[int, KernelTime, int, float]], total: float, machine: Target) -> Kernel:
     """The summary of one kernel over all shapes; `parts` has for each shape: number of calls, time in one, threads, and
-    share of waits."""
+    share of waits. `total`: the seconds of all kernels."""
     seconds = sum(n * k.seconds for n, k, _, _ in parts) or 1e-12
     least: dict[str, float] = {}
     for n, k, threads, _ in parts:

@@ -139,8 +139,8 @@ def compare(result: dict[str, Array], expect: Path, rtol: float) -> list[dict[st
 
 
 def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
-    """The output `name` compared with the expected array `wanted`, as data for JSON: its error relative to the largest
-    expected number, and whether that is at most `rtol`."""
+    """The output `result` called `name` compared with the expected array `wanted`, as data for JSON: its error relative
+    to the largest expected number, and whether that is at most `rtol`. None as result is a missing output."""
     if result is None or result.shape != wanted.shape:
         got = "no such output" if result is None else f"shape {result.shape} in place of {wanted.shape}"
         return {"output": name, "equal": False, "error": got}
@@ -156,7 +156,7 @@ def difference(name: str, result: Array | None, wanted: Array, rtol: float) -> d
 
 
 def input_sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
-    """The values of symbols that the shapes of these arrays determine."""
+    """The values of symbols that the shapes of these arrays determine, by the inputs' declarations `specs`."""
     sizes: dict[str, int] = {}
     for spec in specs:
         array = arrays.get(spec.name)

@@ -168,7 +168,7 @@ def _read(path: Path, where: str) -> str | bytes:
 
 
 def _check_text(name: str, signature: Signature, text: str) -> None:
-    """Raise CompileError if LLVM text does not define a function of this signature."""
+    """Raise CompileError if the LLVM text does not define a function `name` of this signature."""
     where = f"C function {name!r}"
     defined = _definitions(text, where)
     kinds = ", ".join(register_type(t) for t in signature.arguments)
@@ -240,8 +240,8 @@ def _from_text(name: str, signature: Signature, text: str) -> Callable[..., Any]
 
 
 def _of_python(name: str, signature: Signature, function: Callable[..., Any]) -> CFunction:
-    """The C function that calls the Python function `function` of numbers. An error that the latter raises is held for
-    `raise_pending`; after one, calls return 0."""
+    """The C function `name` that calls the Python function `function` of numbers. An error that the latter raises is
+    held for `raise_pending`; after one, calls return 0."""
     kind = C_TYPES[signature.result][1]
 
     def convert(value: Any) -> Any:

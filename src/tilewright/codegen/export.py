@@ -53,7 +53,8 @@ def export(
 
 
 def _check_externals(flat: PrimFunc, places: Sequence[Path]) -> None:
-    """Raise CompileError if a file would call a function that it cannot contain or find."""
+    """Raise CompileError if one of the files `places`, to which `flat` is exported, would call a function that it
+    cannot contain or find."""
     for f in functions_of(flat.body):
         where = f"C function {f.name!r}"
         if f.is_python:

@@ -192,7 +192,8 @@ class Group:
         return array
 
     def broadcast(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array:
-        """Copy the array of `root` into the arrays of all other ranks."""
+        """Copy the array of rank `root` into the arrays of all other ranks, and return it. `dtype` names the element
+        type where NumPy has none, such as "bf16"."""
         flat, name = self._flat(array, dtype, "broadcast")
         shown = bytes_of(flat) if self.rank == root else EMPTY
 
@@ -205,7 +206,8 @@ class Group:
         return array
 
     def all_gather(self, array: Array, out: Array | None = None, *, dtype: str | None = None) -> Array:
-        """The arrays of all ranks, [ranks, *array.shape], written to `out` or to a new array."""
+        """The arrays of all ranks, [ranks, *array.shape], written to `out` or to a new array. `dtype` names the element
+        type where NumPy has none, such as "bf16"."""
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "all_gather", writes=False)
         result = np.empty((self.ranks, *array.shape), array.dtype) if out is None else out
         rows = self._flat(result, dtype, "all_gather")[0].reshape(self.ranks, -1)
@@ -217,7 +219,8 @@ class Group:
         return result
 
     def gather(self, array: Array, root: int = 0, *, dtype: str | None = None) -> Array | None:
-        """The arrays of all ranks, [ranks, *array.shape], on `root`; None on the others."""
+        """The arrays of all ranks, [ranks, *array.shape], on rank `root`; None on the others. `dtype` names the element
+        type where NumPy has none, such as "bf16"."""
         flat, name = self._flat(np.ascontiguousarray(array), dtype, "gather", writes=False)
         call = Call("gather", name, root=self._root(root, "gather"), elements=flat.size)
         if self.rank != root:
@@ -228,7 +231,8 @@ class Group:
         return result
 
     def scatter(self, out: Array, parts: Array | None = None, root: int = 0, *, dtype: str | None = None) -> Array:
-        """Row `rank` of root's `parts`, [ranks, *out.shape], into `out`; the other ranks pass no parts."""
+        """Copy row `rank` of the array `parts` of rank `root`, [ranks, *out.shape], into `out`, and return that; the
+        other ranks pass no parts. `dtype` names the element type where NumPy has none, such as "bf16"."""
         flat, name = self._flat(out, dtype, "scatter")
         shown = EMPTY
         if self.rank == self._root(root, "scatter"):

@@ -143,8 +143,9 @@ def _widened(kind: Kind, dtype: str, width: int, value: str, to: str) -> str:
 
 
 def _combined(kind: Kind, dtype: str, operation: str, computed: str, name: str) -> str:
-    """LLVM text that assigns `operation` of the accumulator `%NAME.acc` and the next rank's part `%NAME.v1` to
-    `%NAME.sum`, all of LLVM type `computed`. Minimum and maximum propagate NaN, as NumPy does."""
+    """LLVM text that assigns `operation`, on elements of type `dtype`, of the accumulator `%NAME.acc` and the next
+    rank's part `%NAME.v1` to `%NAME.sum`, all of LLVM type `computed`. Minimum and maximum propagate NaN, as NumPy
+    does."""
     a, b, to = f"%{name}.acc", f"%{name}.v1", f"%{name}.sum"
     if operation not in ("min", "max"):
         word = (_FLOATS if kind.floats else _INTEGERS)[operation]

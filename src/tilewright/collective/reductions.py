@@ -54,7 +54,7 @@ NATIVE_ELEMENTS = 4096
 
 def check_reduction(operation: str, dtype: str, where: Callable[[], str]) -> None:
     """Raise CollectiveError if there is no reduction called `operation`, or if it is undefined for elements of type
-    `dtype`."""
+    `dtype`; `where` returns the text that says where it was called."""
     if operation not in OPERATIONS:
         raise CollectiveError("no such reduction", where=where(), expected=sorted(OPERATIONS), got=str(operation)[:40])
     kind = DTYPES[dtype].kind if dtype != "bf16" else "f"
@@ -95,8 +95,8 @@ def address_of(array: Array) -> int:
 
 
 def reduce_in_numpy(out: Array, parts: Sequence[Array], dtype: str, operation: str) -> None:
-    """Write the reduction of the arrays `parts` by `operation` to `out`, by NumPy, with the same bits as native
-    code."""
+    """Write the reduction of the arrays `parts`, of element type `dtype`, by `operation` to `out`, by NumPy, with the
+    same bits as native code."""
     function = OPERATIONS[operation]
     narrow = dtype in ("f16", "bf16")
     if len(parts) == 2 and not narrow:

@@ -123,11 +123,11 @@ def _windows_at(ranks: int) -> int:
 def open_segment(
     name: str, rank: int, ranks: int, deadline: float, directory: str | os.PathLike[str] | None
 ) -> Segment:
-    """The memory of the group `name`, made by the rank that comes first; `unlink` it when all have come.
+    """The memory of the group `name` of `ranks` ranks, in which this process takes rank `rank`. The rank that comes
+    first makes it; `unlink` it when all have come. Waits for a lock until `deadline`, on the monotonic clock.
 
-    Raises:
-        CollectiveError: another number of ranks is expected there, the rank is taken, or there is no room.
-        StoreError: the name cannot be one, or the folder is not the user's own.
+    Raises CollectiveError if another number of ranks is expected there, the rank is taken, or there is no room, and
+    StoreError if the name cannot be one, or the folder is not the user's own.
     """
     path = path_of(name, directory)
     make_folder(path.parent, 0o600)
@@ -156,8 +156,8 @@ def path_of(name: str, directory: str | os.PathLike[str] | None) -> Path:
 
 @contextmanager
 def _alone(file: int, path: Path, deadline: float) -> Iterator[None]:
-    """A context that holds the exclusive lock of `file`. Raises CollectiveError if another process still holds it after
-    `deadline`."""
+    """A context that holds the exclusive lock of `file`. Raises CollectiveError, about `path`, if another process still
+    holds it after `deadline`, on the monotonic clock."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

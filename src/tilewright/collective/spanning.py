@@ -173,7 +173,8 @@ class Spanning:
         return out
 
     def all_to_all(self, parts: Sequence[Array], outs: Sequence[Array], *, dtype: str | None = None) -> None:
-        """Fill `outs[r]` with rank r's part for this rank."""
+        """Fill `outs[r]` with rank r's part, of its `parts`, for this rank. Elements are copied as bytes, so that
+        `dtype` does not matter."""
         sizes = self.all_gather(np.array([part.nbytes for part in parts], np.int64))
         wrong = [r for r in range(self.ranks) if sizes[r, self.rank] != outs[r].nbytes]
         data = np.zeros(int(sizes.sum(1).max()), np.uint8)

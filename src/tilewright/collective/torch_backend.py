@@ -81,8 +81,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- collectives ---------------------------------------------------------------------------------------------------
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        """Reduce tensors in place. A small one that the caller waits for is reduced in its own memory, without
-        NumPy."""
+        """Reduce `tensors` in place as PyTorch's `opts` say; returns the work. A small tensor that the caller waits for
+        is reduced in its own memory, without NumPy."""
         if (
             type(tensors) is list
             and len(tensors) == 1
@@ -95,7 +95,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(opts, several, lambda: _each(partial(self._all_reduce, opts=opts), several))
 
     def _is_reduced(self, tensor: Any, opts: Any) -> bool:
-        """Reduce `tensor` in place by a single native call, if that is possible. Returns whether it was."""
+        """Reduce `tensor` in place, as PyTorch's `opts` say, by a single native call, if that is possible. Returns
+        whether it was."""
         if type(tensor) not in _TENSORS or not tensor.is_cpu or tensor.layout is not torch.strided:
             return False
         dtype, operation = _DTYPES.get(tensor.dtype), _BY_OPERATION.get(opts.reduceOp.op)

@@ -54,8 +54,8 @@ Factors = tuple[Factor, ...]
 
 
 def low_rank(weight: Array, energy: float) -> tuple[Array, Array] | None:
-    """Factors u[m, r], v[r, n] of a matrix that keep the share `energy` of its squared singular values; None if they
-    are not small enough, or if the matrix holds numbers that are not finite."""
+    """Factors u[m, r], v[r, n] of the matrix `weight` [m, n] that keep the share `energy` of its squared singular
+    values; None if they are not small enough, or if the matrix holds numbers that are not finite."""
     m, n = weight.shape
     if not np.isfinite(weight).all():
         return None
@@ -181,8 +181,9 @@ def _balanced(factors: list[Array]) -> list[Array]:
 
 
 def factors_of(graph: Graph, weights: Mapping[str, Any], energy: float, method: Method) -> dict[str, Factors]:
-    """The factors of each f32 weight that only products, or only convolutions without groups, read, by the
-    weight's name; weights for which factors are not worth it are left out."""
+    """The factors of each f32 weight that only products, or only convolutions without groups, read, by the weight's
+    name; they keep the share `energy` of its squared singular values. Weights for which factors are not worth it are
+    left out."""
     readers = graph.consumers()
     result: dict[str, Factors] = {}
     for p in graph.params:
@@ -245,7 +246,8 @@ def _multiply(builder: GraphBuilder, node: Node, pair: list[Value]) -> None:
 
 
 def _convolve(builder: GraphBuilder, node: Node, parts: list[Value], factors: Factors) -> None:
-    """Emit the convolution `node` as one convolution for each factor, one after another."""
+    """Emit the convolution `node` as one convolution for each factor, one after another, whose filters are the values
+    `parts`."""
     attrs, x = node.of(ConvAttrs), node.inputs[0]
     rank = len(attrs.strides)
 

@@ -25,8 +25,8 @@ def pruning_mask(weight: Array, share: float, block: tuple[int, int]) -> Array:
 
 
 def mask_of(scores: Array, share: float, block: tuple[int, int]) -> Array:
-    """The mask of a weight as of `pruning_mask`, with `scores` (of the weight's shape) in place of the elements'
-    magnitudes."""
+    """The mask of a weight as of `pruning_mask`: 0 for the share `share` of blocks of size `block` with the least sums
+    of `scores` (of the weight's shape, in place of the elements' magnitudes)."""
     rows = scores.shape[0]
     matrix = scores.reshape(rows, -1).astype(np.float64)
     down, across = block

@@ -99,7 +99,8 @@ class Follower:
         )
 
     def batch(self, batch: Batch, parameters: Mapping[str, Any]) -> Iterator[Any]:
-        """The arrays of one step: inputs, masks, the present scores, the original's outputs and the labels."""
+        """The arrays of one step: inputs, masks, the present scores in `parameters`, the original's outputs and the
+        labels of `batch`."""
         feed, outputs, labels = batch
         keys = list(outputs)
         yield from (feed[name] for name in self.names)
@@ -144,8 +145,8 @@ class Follower:
 
 
 def _one_hot(labels: Any, shape: tuple[int, ...]) -> Any:
-    """Classes as rows with a 1 at the class and 0 elsewhere, f32 of the shape of an output. Raises CallError if one is
-    none of its classes."""
+    """The classes `labels` as rows with a 1 at the class and 0 elsewhere, f32 of `shape`, the shape of an output.
+    Raises CallError if one is none of its classes."""
     array = np.asarray(labels)
     expected = f"whole numbers from 0 to {shape[-1] - 1}, shaped {list(shape[:-1])}"
     if array.shape != shape[:-1] or array.dtype.kind not in "iu":

@@ -48,7 +48,7 @@ torch.library.register_fake("tilewright::attention_backward", _backward)
 
 
 def partitioned(joint: GraphModule, inputs: Sequence[Any], **rest: Any) -> tuple[GraphModule, GraphModule]:
-    """The forward and the backward graph that AOTAutograd's partitioner makes of a joint graph."""
+    """(the forward graph, the backward graph) that AOTAutograd's partitioner makes of a joint graph with `inputs`."""
     for node in joint.graph.find_nodes(op="call_function", target=BACKWARD):
         _replace(joint, node)
     joint.graph.eliminate_dead_code()

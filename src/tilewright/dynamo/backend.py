@@ -39,9 +39,8 @@ listen()
 def tilewright(
     gm: GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
 ) -> Callable[..., Any]:
-    """Compile a graph for `torch.compile(model, backend="tilewright", options=...)`; see docs/torch.md.
-
-    `mode` is accepted and ignored.
+    """Compile a graph, traced with the inputs `examples`, for `torch.compile(model, backend="tilewright",
+    options=...)`; see docs/torch.md. `mode` is accepted and ignored.
 
     Raises CallError for unknown options; with the option `full`, UnsupportedError if anything is not compiled.
     """

@@ -79,7 +79,8 @@ def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
 
 
 def decomposed(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
-    """`gm` with `operators` decomposed; None if that fails, or changes types or strides of results."""
+    """`gm`, traced with the inputs `examples`, with `operators` decomposed; None if that fails, or changes types or
+    strides of results."""
     table = {op: decomposition(op) for op in operators}
     mode = detect_fake_mode(list(examples))
     if mode is None:

@@ -71,7 +71,8 @@ class GraphCompiler:
         return rebuilt(self.gm, schedule, compiled), report
 
     def surveyed(self, examples: Sequence[Any]) -> tuple[GraphModule, Survey]:
-        """The graph with its refused operators decomposed where PyTorch can and that helps."""
+        """(the graph with its refused operators decomposed where PyTorch can and that helps, the survey of its
+        operators); `examples` are the inputs with which it is traced."""
         self.gm.graph.eliminate_dead_code()
         result = survey(self.gm, self.label)
         separate: frozenset[Any] = frozenset()

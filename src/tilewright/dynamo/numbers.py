@@ -75,7 +75,8 @@ def _tensor(gm: GraphModule, before: Node, number: Node, mode: Any) -> Node:
 
 
 def unsized(gm: GraphModule, label: str) -> dict[Node, Error]:
-    """The operators of the graph `gm` that read a number which is no size, each with the reason for its refusal."""
+    """The operators of the graph `gm`, called `label` in errors, that read a number which is no size, each with the
+    reason for its refusal."""
     alone = _arguments(gm)
     result: dict[Node, Error] = {}
     for node in gm.graph.nodes:

@@ -246,7 +246,8 @@ class Native:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def work(self, number: int, sleeps: bool = True) -> None:
-        """Run operations until the engine is stopped, or, if it does not sleep, until none may run."""
+        """Run operations, as worker `number`, until the engine is stopped, or, if it does not sleep, until none may
+        run."""
         slot = (_WORD * 2)()
         where, ended, status = ctypes.addressof(slot), 0, 0
         run = self._code.work

@@ -61,7 +61,8 @@ class Threads:
             self._run(operation, number)
 
     def _run(self, operation: Operation, worker: int) -> None:
-        """Call the function of a ready operation, then start the operations that waited for it."""
+        """Call the function of a ready operation on the worker number `worker`, then start the operations that waited
+        for it."""
         recording = self._recording
         begin = time.perf_counter_ns() if recording else 0
         operation._failure = operation.inherited

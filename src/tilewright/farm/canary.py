@@ -202,8 +202,9 @@ def canary(
         service: "https://...#key=HEX", or the address of its database, as for `tw.compile(records=)`.
         share: the part of the calls that both programs compute.
         pairs: the number of pairs after which the measurement is sent.
+        label: a name of the model in its measurements.
         token: an access token of the service, with the roles "read" and "submit".
-        options: those of `tw.compile`, except `records`.
+        options: the options of `tw.compile`, except `records`.
     """
     address = parse_address(service)
     own = (user_store(), Store(SHIPPED))

@@ -36,8 +36,9 @@ class Imported:
 
 
 def import_records(state: State, source: Path, say: Callable[[str], None] = lambda _: None) -> Imported:
-    """Insert the records of `source` (a folder, an archive or a file) into the database. Records that claim a gain
-    count as measured on one host. Raises RecordError if the source has no records."""
+    """Insert the records of `source` (a folder, an archive or a file) into the database, and call `say` with the number
+    of records so far, as text. Records that claim a gain count as measured on one host. Raises RecordError if the
+    source has no records."""
     new = known = damaged = 0
     contents = contents_of(source)
     while block := list(islice(contents, BLOCK)):

@@ -89,7 +89,8 @@ class Queue:
         )
 
     def claim(self, worker: str, host: str, target: str) -> Job | None:
-        """Lease the most urgent job for a class of machines to a worker; None if there is none."""
+        """Lease the most urgent job for the class of machines `target` to `worker`, which runs on `host`; None if there
+        is none."""
         with self.state.database.transaction() as t:
             now = self.state.clock()
             t.run(
@@ -147,8 +148,8 @@ class Queue:
         return bool(changed)
 
     def fail(self, job: Job, worker: str, why: str) -> None:
-        """Report that a worker could not do a job: it is queued again, or marked as failed when its tries are used
-        up."""
+        """Report that a worker could not do a job, and why: it is queued again, or marked as failed when its tries are
+        used up."""
         with self.state.database.transaction() as t:
             t.run(
                 "UPDATE job SET state = CASE WHEN tries >= ? THEN 'failed' ELSE 'queued' END, why = ?, finished = ?"

@@ -45,8 +45,8 @@ def deliver(state: State, queue: Queue, job: Job, worker: str, host: str, text: 
 
 
 def _checked(job: Job, content: str) -> Record:
-    """The record in a worker's result for `job`. Raises Error unless it is valid, and about the job's class of
-    machines, compiler and program."""
+    """The record in `content`, a worker's result for `job`. Raises Error unless it is valid, and about the job's class
+    of machines, compiler and program."""
     try:
         record = from_bytes(content.encode("ascii"))
     except UnicodeEncodeError:
@@ -59,8 +59,8 @@ def _checked(job: Job, content: str) -> Record:
 
 
 def enter(state: State, queue: Queue, t: Transaction, record: Record, host: str, job: str) -> bool:
-    """Add a record to the state, and queue its confirmation by a second host if it claims a gain; returns whether it is
-    new."""
+    """Add a record, measured on `host` by `job`, to the state, and queue its confirmation by a second host if it claims
+    a gain; returns whether it is new."""
     content = record.to_bytes()
     digest, gain = content_digest(content), record.gain
     better = record.setting != record.untuned
@@ -92,7 +92,8 @@ def _confirmed(state: State, t: Transaction, job: Job, outcome: Outcome, worker:
 
 
 def mark_single(state: State, grace: float = GRACE_SECONDS) -> int:
-    """Mark candidates as single-host if no worker on another host confirmed them in time; returns how many."""
+    """Mark candidates as single-host if no worker on another host confirmed them within `grace` seconds; returns how
+    many."""
     count = 0
     with state.database.transaction() as t:
         now = state.clock()

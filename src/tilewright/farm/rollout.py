@@ -88,8 +88,8 @@ def _try_held(state: State, t: Transaction, who: str) -> int:
 
 
 def put(t: Transaction, now: float, who: str, channel: str, about: tuple[str, str, str], why: str) -> None:
-    """Put the record `about`, (decision, class, digest), into `channel` in the transaction `t`, in place of the one
-    about the same decision; the history says who did it and `why`."""
+    """Put the record `about`, (decision, class of machines, digest), into `channel` in the transaction `t` at time
+    `now`, in place of the one about the same decision; the history says who did it and `why`."""
     decision, target, digest = about
     t.run(
         "INSERT INTO channel VALUES (?, ?, ?, ?, ?) ON CONFLICT (channel, decision, target)"

@@ -116,7 +116,7 @@ class Service:
             self.say(text)
 
     def run(self, tick: float = TICK_SECONDS, signals: bool = True) -> None:
-        """Serve until `stop`, or SIGTERM or SIGINT if `signals`."""
+        """Serve until `stop`, or SIGTERM or SIGINT if `signals`, and do the regular work every `tick` seconds."""
         if signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: self.stop())

@@ -100,7 +100,8 @@ class Worker:
         self.state.database.close()
 
     def run(self, idle: float = IDLE_SECONDS, until_empty: bool = False) -> None:
-        """Work until `stop`, or until there is nothing to do; test the machine again every hour."""
+        """Work until `stop`, or until there is nothing to do if `until_empty`, and look for jobs again after `idle`
+        seconds; test the machine again every hour."""
         tested = -1e9
         while not self._stop.is_set():
             if time.monotonic() - tested > 3600.0:

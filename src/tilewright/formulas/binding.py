@@ -182,8 +182,8 @@ def _derived(nests: Nests, types: list[TensorType]) -> list[TensorType]:
 
 
 def _symbol(classes: _Classes, root: object, name: str, k: int, used_names: set[str]) -> Expr:
-    """A symbol for a class of equal dimensions, named after its size or index, else after dimension `k` of the input
-    `name`."""
+    """A symbol for the class `root` of equal dimensions, named after its size or index, else after dimension `k` of the
+    input `name`. Names in `used_names` are avoided."""
     named = [key[-1] for key in classes.members(root) if key[0] == "size"]
     indices = [str(key[-1]).upper() for key in classes.members(root) if key[0] == "index"]
     for label in (*map(str, named), *indices, f"{name}_{k}"):
@@ -193,8 +193,9 @@ def _symbol(classes: _Classes, root: object, name: str, k: int, used_names: set[
 
 
 def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
-    """Merge the classes of all dimensions that an index alone indexes, including the result's, since they have one
-    size; but not if its range is stated, or the index occurs in a sum."""
+    """Merge the classes of all dimensions that an index of the nest alone indexes, including the result's, since they
+    have one size; but not if its range is stated, or the index occurs in a sum. `number` is the nest's number in the
+    text."""
     stated = {r.index for r in nest.ranges}
     alone: dict[str, list[tuple[str, str, int]]] = {}
     mixed: set[str] = set()

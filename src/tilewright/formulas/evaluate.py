@@ -77,8 +77,8 @@ class _Grid:
         return np.add, kind.type(0)
 
     def position(self, value: Array, retained: Array) -> Array:
-        """The rule of argmax and argmin: the first position of the extremum, or of a NaN, among the elements for which
-        `retained` is true; -1 if there are none."""
+        """The rule of argmax and argmin: the first position of the extremum in `value`, or of a NaN, among the elements
+        for which `retained` is true; -1 if there are none."""
         (index,) = self.nest.reduced
         start = self.ranges[index][0]
         _, worst = self.reducer_of_position(value.dtype)

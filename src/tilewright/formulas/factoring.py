@@ -125,8 +125,8 @@ def whole(bound: Bound, part: Node, shapes: Shapes) -> bool:
 
 
 def _steps(factors: Sequence[Factor], order: Sequence[str], left: Sequence[str]) -> tuple[Step, ...]:
-    """The steps that sum over the indices in the given order. A step also sums over further indices on which no factor
-    but its own depends."""
+    """The steps that sum the product of `factors` over the indices in the given order; `left` are the result's indices.
+    A step also sums over further indices on which no factor but its own depends."""
     rest = list(factors)
     done: set[str] = set()
     steps: list[Step] = []

@@ -179,7 +179,8 @@ class _Reader:
         label: str,
     ) -> None:
         """Add the nest of loops over the indices `left` and `own` that computes `target`: `body`, reduced over `own` by
-        `reducer`, where `condition` holds. Raises ComprehensionError if an expression uses another index."""
+        `reducer`, where `condition` holds. `label` names it in errors. Raises ComprehensionError if an expression uses
+        another index."""
         known = {*left, *own}
         for e in (body, condition):
             for n in walk(e) if e is not None else ():

@@ -172,7 +172,8 @@ def _names(source: Source, text: str, offset: int) -> Term:
 
 
 def _implicit(source: Source, terms: Sequence[Term], letters: bool) -> Term:
-    """The term of the result for a string without an arrow."""
+    """The term of the result for a string without an arrow: in einsum (`letters`), the letters that occur once, sorted;
+    else the axes that no bracket reduces."""
     axes = [a for term in terms for g in term for a in g.axes]
     if letters:
         once = sorted({a.name for a in axes if a.name != "..." and sum(b.name == a.name for b in axes) == 1})

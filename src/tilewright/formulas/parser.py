@@ -402,7 +402,7 @@ def called(source: Source, name: Name, args: tuple[Node, ...], at: At) -> Node:
 
 
 def _guarded(source: Source, word: str, args: tuple[Node, ...], at: At) -> Node:
-    """The node of a read that is defined out of bounds: `pad(A[i], 0)`, `clamp(A[i])`, `wrap(A[i])`."""
+    """The node of a read that is defined out of bounds by `word`: `pad(A[i], 0)`, `clamp(A[i])`, `wrap(A[i])`."""
     wanted = 2 if word == "pad" else 1
     example = "pad(A[i - 1], 0)" if word == "pad" else f"{word}(A[i - 1])"
     if len(args) != wanted or not isinstance(args[0], Read) or args[0].outside:

@@ -56,7 +56,8 @@ class Scope:
 
 
 def index_value(node: Node, names: Mapping[str, Expr], scope: Scope) -> Expr | None:
-    """The value of an expression of indices and sizes; None if it contains anything else, such as a read or a float."""
+    """The value of an expression of indices, which have their values in `names`, and sizes; None if it contains
+    anything else, such as a read or a float."""
     match node:
         case Number(value=value):
             return const(value) if type(value) is int and abs(value) < 1 << 62 else None
@@ -230,8 +231,8 @@ def _end_of(access: _Access, result: Mapping[str, Extent], unknown: list[str], s
 
 
 def _solved(e: Expr, lo: Expr, hi: Expr, v: Var, extents: Mapping[Var, Expr]) -> tuple[Expr, Expr] | None:
-    """(least, greatest) value of `v` for which `lo <= e <= hi`, whatever values the other variables have; None if `e`
-    is not linear in `v`."""
+    """(least, greatest) value of `v` for which `lo <= e <= hi`, whatever values the other variables have within
+    `extents`; None if `e` is not linear in `v`."""
     if isinstance(e, Op) and e.name == "floordiv" and (divisor := as_int(e.args[1])) is not None:
         return _solved(e.args[0], lo * divisor, hi * divisor + (divisor - 1), v, extents)
     form = linear(e)

@@ -31,8 +31,9 @@ MAX_MAPS = 4
 
 
 def with_taps(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a convolution with those by taps added, if its filters fill no block. All estimates include
-    changes of layout, as the result of taps is NCHW."""
+    """`options`, the ways to compute the convolution `node`, with the ways by taps (products with each tap of the
+    filters, then sums) added if the filters fill no block. All estimates then include changes of layout, as the result
+    of such a way is NCHW."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
@@ -97,8 +98,8 @@ def estimate(node: Node, choice: Taps, block: int, target: Target) -> float:
 
 
 def summed(node: Node, several: Node, whole: bool, target: Target) -> Cost:
-    """The cost of summing an image's maps of taps, the result of `several`: each tap loads a vector, and the maps come
-    from the level of cache that holds them."""
+    """The cost of summing an image's maps of taps, the result of `several`, over all taps of the window (`whole`) or
+    over one direction: each tap loads a vector, and the maps come from the level of cache that holds them."""
     (lines, columns), taps = map(side, node.output.shape[2:]), prod(tap_sums(node, whole).window)
     filters, lanes = as_int(node.output.shape[1]) or 0, target.lanes(4)
     loaded = filters * taps * lines * ceil(columns / lanes) * node.of(ConvAttrs).strides[1] * 4 * lanes

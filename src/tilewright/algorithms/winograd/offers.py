@@ -205,6 +205,6 @@ def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
 def within(
     bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
 ) -> tuple[int, ...]:
-    """The tiles of `sizes`, as outputs per side, whose largest error is expected to be at most `bound`, for
-    channels in blocks of `lanes`."""
+    """The tiles of `sizes`, as outputs per side, for which the largest error of a convolution by this `window`,
+    `stride` and number of `channels`, in blocks of `lanes`, is expected to be at most `bound`."""
     return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)

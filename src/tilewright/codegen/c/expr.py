@@ -64,7 +64,7 @@ class ExprEmitter:
         return self.call(f"to_{e.dtype}", unrounded or self.text(e))[0]
 
     def element(self, buffer: Buffer, indices: tuple[Expr, ...]) -> str:
-        """The text of an element of a buffer, row-major: `A[i * 4 + j]`."""
+        """The C text of the element of a buffer at `indices`, in row-major order: `A[i * 4 + j]`."""
         at: Expr = const(0)
         stride: Expr = const(1)
         terms = []

@@ -63,11 +63,12 @@ def header(
 
 
 def framed(name: str, about: str, notes: Sequence[str], declarations: Sequence[str], dtypes: Sequence[DType]) -> str:
-    """A header "name.h": a comment with a line for each note, and declarations that C and C++ read.
+    """A header "name.h": a comment that begins with `about` and has a line for each note, and declarations that C and
+    C++ read.
 
     Args:
         declarations: texts, a line or some each.
-        dtypes: those of the arrays, for the headers that their types need.
+        dtypes: the element types of the arrays, for the headers that they need.
     """
     guard = f"{name.upper()}_H"
     includes = ["#include <stdint.h>"] + ["#include <stdbool.h>"] * (boolean in dtypes)

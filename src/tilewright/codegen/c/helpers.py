@@ -234,7 +234,8 @@ static inline uint16_t to_bf16(double x) {
 
 
 def _saturating(name: str, source: DType, target: DType) -> Helper:
-    """The helper that converts a float to an integer: it truncates and saturates, and NaN gives 0."""
+    """The helper `name`, which converts a float of type `source` to an integer of type `target`: it truncates and
+    saturates, and NaN gives 0."""
     lo, hi = int(target.min), int(target.max)
     # hi + 1 and lo are powers of two (or 0), so they are exact in every float type.
     kind, suffix = ("double", "") if source.name == "f64" else ("float", "f")
@@ -252,8 +253,8 @@ static inline {result} {name}({kind} x) {{
 
 
 def _bits(name: str, source: DType, target: DType) -> Helper:
-    """The helper that reinterprets the bits of a `source` value as `target`. f16 and bf16 values, which are computed as
-    float, are converted to their bits in memory and back."""
+    """The helper `name`, which reinterprets the bits of a `source` value as `target`. f16 and bf16 values, which are
+    computed as float, are converted to their bits in memory and back."""
     memory = {**MEMORY_TYPES}
     enter = f"to_{source.name}(x)" if memory[source.name] != VALUE_TYPES[source.name] else "x"
     leave = f"{target.name}_to_f32(y)" if memory[target.name] != VALUE_TYPES[target.name] else "y"

@@ -158,8 +158,8 @@ class _Kernel(Emitter):
         self.statement(s.body, level)
 
     def share(self, buffer: Buffer, size: int, level: int) -> None:
-        """Emit the declaration of a buffer in the shared memory of the block. One of scope "warp" has a copy for each
-        row of threads in direction x."""
+        """Emit the declaration of a buffer of `size` elements in the shared memory of the block. One of scope "warp"
+        has a copy for each row of threads in direction x."""
         kind, name = self.memory_type(buffer), self.declare(buffer)
         rows = 1
         if buffer.scope == "warp":

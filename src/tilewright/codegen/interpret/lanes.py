@@ -186,7 +186,7 @@ class LaneScope:
             told(where[mask], self.who[mask], statement)
 
     def store(self, buffer: Buffer, indices: Sequence[Expr], value: Expr) -> Callable[[Mask], None]:
-        """A closure that stores a value for each thread of a mask."""
+        """A closure that stores `value` to the buffer at `indices` for each thread of a mask."""
         position, values = self.position(buffer, indices), self.expr(value)
         memory, statement = self.memory[buffer], self.statement
 
@@ -222,8 +222,8 @@ def _applied(f: Operation, args: Sequence[Lanes]) -> Lanes:
 
 
 def _where(condition: Value, then: Lanes, orelse: Lanes, mask: Mask) -> Value:
-    """The value of `then` for the threads for which `condition` holds, that of `orelse` for the other threads of
-    `mask`."""
+    """The value of `then` for the threads for which `condition` holds, and the value of `orelse` for the other threads
+    of `mask`."""
     if type(condition) is not np.ndarray:
         return (then if condition else orelse)(mask)
     yes, no = (condition, ~condition) if mask is None else (condition & mask, ~condition & mask)

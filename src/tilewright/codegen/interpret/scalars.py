@@ -35,7 +35,8 @@ _COMPARE: dict[str, Function] = {
 
 @cache
 def function(name: str, operand: DType) -> Function:
-    """The meaning of an operator on operands of a type. `select`, `and`, `or` (lazy) and casts are not here."""
+    """The meaning, as a Python function, of the operator `name` on operands of type `operand`. `select`, `and`, `or`
+    (lazy) and casts are not here."""
     if name in _COMPARE:
         return _COMPARE[name]
     if name == "not":

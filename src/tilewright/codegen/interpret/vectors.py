@@ -36,8 +36,8 @@ def storage(kind: DType) -> np.dtype[Any]:
 
 @cache
 def operation(name: str, kind: DType, result: DType) -> Operation:
-    """The function of an operator on operands of type `kind`, which takes single values and arrays with one value for
-    each thread."""
+    """The Python function of the operator `name` on operands of type `kind`, with results of type `result`; it takes
+    single values and arrays with one value for each thread."""
     one, vector = function(name, kind), _vector(name, kind, result)
 
     def run(*args: Value) -> Value:

@@ -54,8 +54,8 @@ def from_f32(out: Writer, a: str, t: DType, width: int) -> str:
 
 
 def _round_to_odd(out: Writer, a: str, width: int) -> str:
-    """Emit the conversion of f64 to f32, rounded to odd (the last bit is set if the result is inexact), so that a
-    second rounding is correct."""
+    """Emit the conversion of `a`, f64 (a vector of `width`, or a scalar if that is 0), to f32, rounded to odd (the last
+    bit is set if the result is inexact), so that a second rounding is correct. Returns the result's name."""
     f, d = register_type(f32, width), register_type(f64, width)
     i32, i1 = _vector("i32", width), _vector("i1", width)
     name = f"v{width}f64" if width else "f64"
@@ -138,8 +138,8 @@ def cast_rounded(
 
 
 def _narrow(out: Writer, a: str, whole: str, source: DType, to: DType, width: int) -> str:
-    """Emit the conversion of the i32 `whole` to the narrower integer type `to`; 0 where `a`, the float that `whole` was
-    converted from, is NaN."""
+    """Emit the conversion of the i32 `whole` to the narrower integer type `to`, 0 where `a`, the float of type `source`
+    that `whole` was converted from, is NaN. Both are vectors of `width`. Returns the result's name."""
     wide = _vector("i32", width)
     number = _where(out, f"uno {{s}} {a}, {a}", source, _bits(0, 32, width), whole, wide, width)
     return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")

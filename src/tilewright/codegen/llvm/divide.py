@@ -22,7 +22,8 @@ reciprocal up does no harm."""
 
 
 def divide_lanes(s: State, name: str, a: Expr, divisor: int) -> Value | None:
-    """`a // divisor` or `a % divisor` ("floordiv", "mod"); None where the lanes of `a` do not differ by known steps."""
+    """`a // divisor` (`name` "floordiv") or `a % divisor` ("mod") in vectors; None where the lanes of `a` do not differ
+    by known steps."""
     assert s.lanes is not None
     access = classify(s, s.converter.poly(a))
     if access.steps is None or not 0 < divisor < _LIMIT:

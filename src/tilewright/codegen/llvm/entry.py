@@ -74,8 +74,8 @@ def emit_entry(
 
 
 def entry_of_kernel(step: StepSpec, symbols: Sequence[Var], sizes: Sequence[Work], target: Target) -> str:
-    """The text of a module with the entries of a program that consists of one kernel call; `sizes` are those of its
-    scratch buffers."""
+    """The text of a module with the entries of a program that consists of the one kernel call `step`; `sizes` are the
+    sizes of its scratch buffers, polynomials of `symbols`."""
     return emit_entry((step,), (), symbols, [polynomial(work, symbols) for work in sizes], target)
 
 

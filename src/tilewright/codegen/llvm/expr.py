@@ -186,10 +186,10 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
 
 
 def _scaled_where_it_counts(s: State, condition: Expr, then: Expr, orelse: Expr) -> Expr:
-    """The branch `orelse` of a select between 0 and `x * 2**n`, with the power of unselected lanes replaced by 1, where
-    the machine is slow on subnormal numbers. LLVM moves the select into the mask of the scaling instruction, so that
-    unselected lanes do not underflow, but not across the shuffles of a vector whose width is no power of two; this does
-    it there."""
+    """The branch `orelse` of a select by `condition` between `then`, which is 0, and `x * 2**n`, with the power of
+    unselected lanes replaced by 1, where the machine is slow on subnormal numbers. LLVM moves the select into the mask
+    of the scaling instruction, so that unselected lanes do not underflow, but not across the shuffles of a vector whose
+    width is no power of two; this does it there."""
     costs = s.target.isa.scales and s.target.costs.arithmetic.subnormal
     if not costs or s.lanes is None or all(w.bit_count() == 1 for w in s.lanes.widths):
         return orelse
@@ -212,8 +212,9 @@ def _undecided(s: State, condition: Expr) -> Expr:
 
 
 def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
-    """Whether a vector whose load depends on a condition that is equal for all lanes, as for padding, is loaded under a
-    mask instead of after a jump: one mask serves many vectors, while each would need a jump."""
+    """Whether a select between the load `then` and the constant `orelse`, whose condition is equal for all lanes, as
+    for padding, loads under a mask instead of after a jump: one mask serves many vectors, while each would need a
+    jump."""
     alone = isinstance(then, Load) and isinstance(orelse, Const)
     return alone and s.varies(then) and s.target.isa.masked_reads
 
@@ -257,8 +258,8 @@ def blend(s: State, condition: Value, a: Value, b: Value) -> Value:
 
 
 def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
-    """The value of a select between `usual` and `other`, of which `other` is costly: it is computed only if some lane
-    takes it."""
+    """The value of a select by `condition` between `usual` and `other`, of which `other` is costly: it is computed only
+    if some lane takes it."""
     if not condition.vector:
         return _branch(s, condition.scalar, usual, other)
     value = evaluate(s, usual)
@@ -315,7 +316,8 @@ def _add_certain(s: State, e: Expr, result: dict[Expr, None], seen: set[Expr]) -
 
 
 def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:
-    """The value of a select whose condition is the same for all lanes: a jump around the branch that is not taken."""
+    """The value of a select between `then` and `orelse` whose condition, an i1, is equal for all lanes: a jump around
+    the branch that is not taken."""
     out = s.out
     then_block, else_block, join = (out.fresh(n) for n in ("then", "else", "join"))
     out.branch(condition, then_block, else_block)

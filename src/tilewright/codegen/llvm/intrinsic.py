@@ -35,7 +35,8 @@ def emit_external(s: State, stmt: Intrinsic) -> bool:
 
 
 def emit_call(s: State, stmt: Intrinsic) -> bool:
-    """Write a call of the intrinsic's function; False if there is none for this target or these regions."""
+    """Write a call of the function of the tensor intrinsic that `stmt` names; returns False if it has none for this
+    target or these regions."""
     if not is_known(stmt.name):
         return False
     intrin = find_intrinsic(stmt.name)

@@ -75,8 +75,8 @@ def bases_before(s: State, loop: For) -> None:
 
 
 def accesses(body: Stmt, spread: bool = False) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
-    """The accesses that an iteration makes inside unrolled or vectorized loops, as (buffer, indices); those of inner
-    serial loops are left out. `spread`: the statement is inside such a loop."""
+    """The accesses, (buffer, indices), that an iteration of `body` makes inside unrolled or vectorized loops; accesses
+    in inner serial loops are left out. `spread`: the statement is inside an unrolled or vectorized loop."""
     if isinstance(body, For):
         if body.kind not in ("unrolled", "vectorized"):
             return

@@ -21,9 +21,9 @@ def looked_up(s: State, buffer: Buffer, access: Access, k: int, width: int) -> s
 
 
 def _in_window(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """The elements of vector `k` if each index is below 16 or 32 from a start that is equal for all lanes: these 16 or
-    32 elements are loaded as vectors, from which permutations take one for each lane. "" for other accesses, or if the
-    buffer may have fewer elements."""
+    """The elements of vector `k` of `access`, `width` of them, if each index is below 16 or 32 from a start that is
+    equal for all lanes: these 16 or 32 elements are loaded as vectors, from which permutations take one for each lane.
+    "" for other accesses, or if the buffer may have fewer elements."""
     match _only_atom(s, access.varying or {}):
         case Op("cast", (Op("bitand", (inside, Const(value))),)) if inside.dtype is i32 and buffer.dtype is f32:
             window, isa = int(value) + 1, s.target.isa
@@ -60,8 +60,9 @@ def _is_readable(s: State, buffer: Buffer, base: Poly, elements: int) -> bool:
 
 
 def _one_by_one(s: State, buffer: Buffer, access: Access, k: int, width: int) -> str:
-    """The elements of vector `k` if the indices are loaded from an array of 16 or 32 bits: each index is loaded and
-    extended as a scalar. LLVM would extend them as a vector and extract each one. "" for other accesses."""
+    """The elements of vector `k` of `access`, `width` of them, if the indices are loaded from an array of 16 or 32
+    bits: each index is loaded and extended as a scalar. LLVM would extend them as a vector and extract each one. "" for
+    other accesses."""
     atom = _only_atom(s, access.varying or {})
     table = atom.args[0] if isinstance(atom, Op) and atom.name == "cast" else None
     if not isinstance(table, Load) or table.dtype not in (u16, i32) or not s.target.isa.scalar_lookups:

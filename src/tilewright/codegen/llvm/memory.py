@@ -129,7 +129,7 @@ def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
 
 
 def lookup_register(s: State, index: Value, table: Sequence[Const]) -> Value:
-    """An entry of a table of sixteen f32 for each lane, at the low bits of an i32."""
+    """For each lane the entry of a table of sixteen f32 at the low bits of the i32 in `index`."""
     assert s.lanes is not None
     entries, half = [literal(entry.value, f32) for entry in table], len(table) // 2
     ends = list(zip(index.parts, s.lanes.widths, strict=True))
@@ -352,8 +352,8 @@ def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> 
 
 
 def _masked_load(s: State, t: DType, where: str, align: int, width: int, mask: str) -> str:
-    """Emit a masked load of `width` elements from address `where`, as a vector of their type in memory; lanes that are
-    off are zero."""
+    """Emit a masked load of `width` elements of type `t` from address `where`, which is a multiple of `align` bytes,
+    and return its name: a vector of their type in memory, in which lanes that are off are zero."""
     ty = memory_type(t, width)
     name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
     symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])
@@ -427,7 +427,8 @@ def from_memory(s: State, raw: str, t: DType, width: int) -> str:
 
 
 def to_memory(s: State, value: str, t: DType, width: int) -> str:
-    """Convert an element, or a vector of `width`, from its type in registers to its type in memory."""
+    """Emit the conversion of `value`, one element (`width` 0) or a vector of `width` elements of type `t`, from its
+    type in registers to its type in memory; returns the result's name."""
     if t is boolean or t.bits < 8:
         extend = "sext" if t.kind == "int" else "zext"
         return s.out.inst(f"{extend} {register_type(t, width)} {value} to {memory_type(t, width)}")

@@ -60,7 +60,8 @@ class Ops:
         self.isa = target.isa
 
     def apply(self, name: str, t: DType, args: Sequence[str], width: int, result: DType) -> str:
-        """Emit the operator `name` on operands of type `t`; for casts `result` is the type to make."""
+        """Emit the operator `name` on operands `args` of type `t`, vectors of `width` or scalars (0), and return its
+        result's name; for casts `result` is the type to make."""
         if name == "cast":
             return cast(self.out, args[0], t, result, width)
         if name == "bitcast":
@@ -149,10 +150,10 @@ class Ops:
         raise CompileError(f"no native code for the operator {name!r} on {t}")
 
     def _extremum(self, name: str, t: DType, width: int, a: str, b: str) -> str:
-        """Minimum or maximum that propagates NaN; of two zeros it gives either. `select(a > b, a, b)` is one x86
-        instruction, which gives `b` if a or b is NaN, so with a literal `a` nothing more is needed; else all bits are
-        set where `a` is NaN. Some machines have an instruction that does all of this and distinguishes zeros; on x86
-        that would take another four."""
+        """Emit `name`, "min" or "max", of a and b, which propagates NaN; of two zeros it gives either. `select(a > b,
+        a, b)` is one x86 instruction, which gives `b` if a or b is NaN, so with a literal `a` nothing more is needed;
+        else all bits are set where `a` is NaN. Some machines have an instruction that does all of this and
+        distinguishes zeros; on x86 that would take another four."""
         ty = register_type(t, width)
         if is_literal(b):
             a, b = b, a

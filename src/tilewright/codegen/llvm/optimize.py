@@ -60,9 +60,9 @@ def _machine(triple: str, cpu: str, features: str, opt: int) -> llvm.TargetMachi
 
 
 def _run_short_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: bool) -> None:
-    """Run a fifth of the time of the full pipeline: passes that promote allocations to registers, simplify, and find
-    common subexpressions that the emitter has not. LLVM's newer pass for them (new GVN) aborts the process on some
-    input."""
+    """Run a part of the pipeline that takes a fifth of its time: passes that promote allocations to registers,
+    simplify, find common subexpressions that the emitter has not, and, with `unroll`, unroll loops. LLVM's newer pass
+    for common subexpressions (new GVN) aborts the process on some input."""
     if any(b"alwaysinline" in bytes(a) for f in module.functions if not f.is_declaration for a in f.attributes):
         inline = llvm.create_new_module_pass_manager()
         inline.add_always_inliner_pass()

@@ -211,7 +211,7 @@ class Converter:
 
     def _rejoined(self, p: Poly, monomial: Monomial, rest: Sequence[int], remainder: Op) -> Poly | None:
         """`p` with `c * w * (f // w) + c * (f % w)` replaced by `c * f`, for a symbolic divisor w; None if it has no
-        such pair of terms. `remainder` is `f % w`, a factor of `monomial`."""
+        such pair of terms. `remainder` is `f % w`, a factor of `monomial`, whose other factors are `rest`."""
         f, size = remainder.args
         quotient = self.atoms.find(Op("floordiv", (f, size)))
         if quotient is None:

@@ -360,7 +360,8 @@ class Regions:
 
     def told(self, spent: str, label: str) -> str:
         """Emit the request for more iterations: thread 0 calls the function in the control words, with the number
-        `spent` so far, and all threads read its answer. Returns that as an operand."""
+        `spent` so far, and all threads read its answer, whose operand is returned. Names of blocks begin with
+        `label`."""
         out = self.out
         told = out.inst(f"getelementptr inbounds i64, ptr %control, i64 {CONTROL.told // 8}")
         first = out.inst("icmp eq i64 %tid, 0")

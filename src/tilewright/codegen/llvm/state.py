@@ -172,8 +172,8 @@ class State:
 
     @contextmanager
     def binding(self, var: Var, value: int) -> Iterator[None]:
-        """Context of an iteration of an unrolled loop, whose variable has the constant `value`; cached values that
-        depend on it are dropped at the end."""
+        """Context of an iteration of an unrolled loop, whose variable `var` has the constant `value`; cached values
+        that depend on it are dropped at the end."""
         outer = self.converter
         self.constants[var] = value
         self.counters.add(var)

@@ -119,8 +119,8 @@ _Parts = tuple[Poly, Poly, int]
 
 
 def _parts(s: State, buffer: Buffer, indices: tuple[Expr, ...], moves: _Moves) -> _Parts | None:
-    """An access's offset as (a part that neither loop of `moves` changes, the step from a row to the next, the step
-    from a lane to the next, in elements); None if it is no such sum."""
+    """The offset of the access to `buffer` at `indices` as (a part that neither loop of `moves` changes, the step from
+    a row to the next, the step from a lane to the next, in elements); None if it is no such sum."""
     rest: Poly = {}
     row: Poly = {}
     lane = 0

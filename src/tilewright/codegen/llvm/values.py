@@ -111,7 +111,7 @@ def is_literal(operand: str) -> bool:
 
 
 def splat_literal(operand: str, element: str) -> str:
-    """A vector constant with `operand` in every lane."""
+    """A vector constant with `operand`, a constant of LLVM's type `element`, in every lane."""
     if operand in ("0", "0x0000000000000000", "0xH0000", "false"):
         return "zeroinitializer"
     if operand in ("poison", "undef", "zeroinitializer"):

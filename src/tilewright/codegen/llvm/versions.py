@@ -58,8 +58,8 @@ def _always(s: State, e: Expr) -> bool:
 
 
 def _bases(s: State, loop: For, bound: set[Var]) -> Iterator[tuple[Buffer, Poly]]:
-    """For each access of a loop to a parameter, the buffer and the terms of its address that are equal in all
-    iterations."""
+    """For each access of a loop to a parameter, (the buffer, the terms of its address that are equal in all
+    iterations). `bound`: the variables that are bound inside the loop."""
     for buffer, indices in dict.fromkeys(accesses(loop.body)):
         pointer = s.pointers.get(buffer.name)
         if pointer is not None and not pointer.elements:

@@ -54,8 +54,8 @@ def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
 
 
 def _deferred_bias(w: Writer, deferred: str | None, hidden: int, width: int, node: Node) -> str | None:
-    """The operand B of an ONNX GRU whose reset gate scales the candidate's bias `deferred`: zeros, then that bias. None
-    without a deferred bias."""
+    """The operand B of an ONNX GRU with `hidden` units, whose reset gate scales the candidate's bias `deferred`: zeros,
+    then that bias. `width` is the width of all gates. None without a deferred bias."""
     if deferred is None:
         return None
     zeros = w.constant(np.zeros(2 * width - hidden), node.outputs[0].dtype)

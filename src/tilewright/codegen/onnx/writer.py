@@ -92,8 +92,8 @@ class Writer:
     def several(
         self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any
     ) -> list[str]:
-        """Add a node whose outputs have the names `outputs`; returns these. Attributes that are None are left out, and
-        so are absent inputs at the end."""
+        """Add a node of ONNX's operator `kind` whose outputs have the names `outputs`; returns these. Attributes that
+        are None are left out, and so are absent inputs at the end."""
         arguments = [name or "" for name in inputs]
         while arguments and not arguments[-1]:
             arguments.pop()

@@ -22,7 +22,8 @@ from tilewright.targets.target import Target
 
 
 def launcher_text(func: PrimFunc, module: Module, ptx: str, host: Target) -> str:
-    """The LLVM text of a flat function's host half, for this host."""
+    """The LLVM text of a flat function's host half, for the machine `host`, which loads the device's code `ptx` and
+    launches the kernels of `module`."""
     s = State(host, frozenset(), evaluate)
     out = s.out
     buffers = [f"%b{k}" for k in range(len(func.params))]
@@ -82,8 +83,9 @@ def _launch(s: State, func: PrimFunc, launch: Launch, number: int, entry: str) -
 
 
 def _encoded(s: State, tensor_map: Map, name: str) -> str:
-    """Emit the encoding of a tensor map at launch; returns its address. The context's second function has the driver
-    encode it from an array of words: type, rank, bytes of an element, and sizes and box from the last dimension on."""
+    """Emit the encoding of a tensor map at launch, under the name `name`; returns its address. The context's second
+    function has the driver encode it from an array of words: type, rank, bytes of an element, and sizes and box from
+    the last dimension on."""
     out, rank = s.out, len(tensor_map.sizes)
     out.entry += [
         f"  %map{name} = alloca [{MAP_BYTES} x i8], align 64",

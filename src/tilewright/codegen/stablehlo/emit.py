@@ -57,8 +57,8 @@ def _node(w: Writer, node: Node) -> Ref:
 
 
 def _pointwise(w: Writer, node: Node, inputs: list[Ref]) -> Ref:
-    """Write a pointwise operator as its scalar expression, element by element; floats of 16 bits are computed in
-    f32."""
+    """Write a pointwise operator on `inputs` as its scalar expression, element by element, and return its result;
+    floats of 16 bits are computed in f32."""
     shape = node.output.shape
     arguments: dict[Var, Ref] = {}
     scalars: list[Expr] = []

@@ -428,7 +428,8 @@ def _from_start(w: Writer, index: Ref, extents: Sequence[Expr], places: Sequence
 
 
 def gathered(w: Writer, source: Ref, index: Ref, axis: int, shape: Sequence[Expr]) -> Ref:
-    """Write the gather of `source` along `axis` at the elements of `index`, which are not negative."""
+    """Write the gather of `source` along `axis` at the elements of `index`, which are not negative, and return the
+    result, of shape `shape`."""
     rank = len(index.shape)
     offsets = [k if k < axis else k + rank - 1 for k in range(len(source.shape)) if k != axis]
     sizes = [as_expr(1) if k == axis else d for k, d in enumerate(source.shape)]
@@ -446,10 +447,10 @@ def _gathered(
     shared: Sequence[int],
     vector: int,
 ) -> Ref:
-    """Write StableHLO's `gather` of slices of `sizes` from `source`. Each vector along dimension `vector` of `index`
-    has the indices, in dimensions `looked` of `source`, at which a slice begins; these dimensions are dropped, and the
-    others become dimensions `offsets` of the result. Dimensions `shared` are batch dimensions of `source` and
-    `index`."""
+    """Write StableHLO's `gather` of slices of `sizes` from `source`, and return the result, of shape `shape`. Each
+    vector along dimension `vector` of `index` has the indices, in dimensions `looked` of `source`, at which a slice
+    begins; these dimensions are dropped, and the others become dimensions `offsets` of the result. Dimensions `shared`
+    are batch dimensions of `source` and `index`."""
     batches = f"operand_batching_dims = {[*shared]}, start_indices_batching_dims = {[*shared]}, " if shared else ""
     text = (
         f"dimension_numbers = #stablehlo.gather<offset_dims = {[*offsets]}, collapsed_slice_dims = {[*looked]}, "

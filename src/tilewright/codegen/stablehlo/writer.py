@@ -90,8 +90,8 @@ class Writer:
         return f"%{self.count - 1}"
 
     def op(self, name: str, operands: Sequence[Ref], t: DType, shape: Sequence[Expr], attrs: str = "") -> Ref:
-        """Write an operation with one result of type `t` and shape `shape`; returns it. `name` has no dialect if that
-        is StableHLO."""
+        """Write the operation `name` on `operands`, with attributes `attrs` and one result of type `t` and shape
+        `shape`, and return the result. A name without a dialect is an operation of StableHLO."""
         result = Ref(self.fresh(), t, tuple(shape))
         whole = name if "." in name else f"stablehlo.{name}"
         parameters = ", ".join(r.name for r in operands)

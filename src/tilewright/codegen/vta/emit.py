@@ -252,8 +252,9 @@ class _Emitter:
         thread: _Thread,
         values: dict[Var, Any],
     ) -> None:
-        """Translate a store to `memory` that copies from DRAM. Its value is a load, a selection of a load or zero by a
-        condition, or one of these widened from bytes."""
+        """Translate a store to `memory` that copies from DRAM, with the innermost loops `lanes` inside a row, within
+        `loops` and under `conditions`. Its value is a load, a selection of a load or zero by a condition, or one of
+        these widened from bytes. Raises CompileError for others."""
         e: Expr = s.value
         inside: list[Expr] = []
         while isinstance(e, Op) and e.name in ("select", "cast"):
@@ -287,7 +288,8 @@ class _Emitter:
     def check_lanes(
         self, s: Store, lanes: Sequence[Var], values: dict[Var, Any], source: tuple[Load, Array] | None = None
     ) -> None:
-        """Raise CompileError unless all loads of `s` (or the load of `source`) have its store's order of lanes."""
+        """Raise CompileError unless all loads of `s` (or the load of `source`) step through memory with the loops
+        `lanes` as its store does; `values` are the values of the other variables."""
         extents = dict(zip(lanes, LANES[MEMORIES.get(s.buffer.scope, Memory.ACC)][-len(lanes) :], strict=True))
         step = 1
         for var in reversed(lanes):
@@ -331,7 +333,8 @@ def _lanes(s: Store, loops: Loops, lanes: tuple[int, ...]) -> tuple[list[Var], L
 
 
 def _box(conditions: list[Expr], values: dict[Var, Any], loops: Loops) -> Any:
-    """An index of arrays over the iterations of `loops` that selects those for which all `conditions` hold."""
+    """An index of arrays over the iterations of `loops` that selects the iterations for which all `conditions` hold;
+    `values` are the variables' values in all iterations."""
     mask = np.ones([n for _, n in loops], bool)
     for condition in conditions:
         mask = mask & np.asarray(value(condition, values), bool)

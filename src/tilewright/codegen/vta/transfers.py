@@ -50,8 +50,9 @@ def pictures(sram: Array, dram: Array, inside: Array, valid: int = 0) -> Iterato
 
 
 def _dense(sram: Array, dram: Array) -> Iterator[Picture]:
-    """Yield transfers of rows none of which is padding. A line is a run of rows that are consecutive on both sides; a
-    transfer moves as many lines as have one size and one stride in DRAM."""
+    """Yield transfers between the buffer rows `sram` and the DRAM rows `dram`, none of which is padding. A line is a
+    run of rows that are consecutive on both sides; a transfer moves as many lines as have one size and one stride in
+    DRAM."""
     flat, other = sram.ravel(), dram.ravel()
     order = np.argsort(flat, kind="stable")
     flat, other = flat[order], other[order]

@@ -43,7 +43,8 @@ class Follower:
         self._thread.start()
 
     def wait(self, steps: int, timeout: float | None = None) -> bool:
-        """Wait until the store has at least this many steps of every server; returns whether it has."""
+        """Wait, at most `timeout` seconds, until the store has at least `steps` steps of every server; returns whether
+        it has."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or min(self.steps) >= steps, timeout)
             return min(self.steps) >= steps
@@ -78,8 +79,8 @@ class Follower:
         self._links.close()
 
     def _look(self) -> None:
-        """Wait for newer weights of any server, read those, and publish all. Servers with fewer steps than others are
-        read again."""
+        """Wait for newer weights of any server, read the weights of all servers that have newer ones, and publish all.
+        Servers with fewer steps than others are read again."""
         waits = [WAIT_MS, *[0] * (len(self._read) - 1)]
         newer = [self._newer(k, wait) for k, wait in enumerate(waits)]
         if any(newer):

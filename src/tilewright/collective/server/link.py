@@ -95,7 +95,7 @@ class Links:
 
     def call(self, server: int, frame: Frame, where: str = "") -> Frame:
         """Send the message `frame` to server number `server` and return its answer. If the server dies, wait for its
-        restart and repeat the message."""
+        restart and repeat the message. `where` names the call in errors."""
         deadline = time.monotonic() + self.timeout
         data = np.frombuffer(encode(frame), np.uint8)
         where = f"{where or who(self.worker)}: {frame.kind}"

@@ -182,7 +182,7 @@ class Server:
 
     def _told(self, frame: Frame, gone: Callable[[], bool]) -> Frame:
         """The answer to a reader's message: all weights, or none if they are still at the step that it has read, after
-        waiting for a time that it states."""
+        waiting for a time that it states, or until `gone` returns True, since the reader has left."""
         if frame.kind != "newer":
             raise CollectiveError("no such message of a reader", where=f"server {self.name!r}", got=frame.kind[:40])
         read, until = (

@@ -172,7 +172,7 @@ class Shard:
 
 
 def check_rows(numbers: Array, value: Array, where: str) -> None:
-    """Raise CollectiveError unless `numbers` are valid row numbers of the array `value`."""
+    """Raise CollectiveError, about `where`, unless `numbers` are valid row numbers of the array `value`."""
     if numbers.ndim != 1 or numbers.dtype != np.int64 or not value.ndim:
         got = f"{numbers.dtype}{list(numbers.shape)} of {value.ndim} dimensions"
         raise CollectiveError("no numbers of rows", where=where, expected="i64[n]", got=got)

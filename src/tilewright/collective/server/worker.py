@@ -20,8 +20,8 @@ Span = tuple[str, int, int]
 
 
 def ranges(values: Mapping[str, Array], servers: int) -> list[dict[str, Array]]:
-    """Weights divided among servers by ranges of rows, with about equal bytes: for each server a dictionary of views,
-    by `name@begin`. Row numbers always refer to the whole array."""
+    """The weights `values`, by name, divided among `servers` servers by ranges of rows, with about equal bytes: for
+    each server a dictionary of views, by `name@begin`. Row numbers always refer to the whole array."""
     total = sum(v.nbytes for v in values.values())
     parts: list[dict[str, Array]] = [{} for _ in range(servers)]
     at = 0

@@ -76,7 +76,7 @@ def ring(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
 
 def tree(ranks: int, elements: int, chunks: int) -> Iterator[Round]:
     """Yield the rounds that send all `elements` up a binomial tree to rank 0, reduced, and down again: 2 log n rounds
-    of all bytes."""
+    of all bytes. `chunks` is unused."""
     distances = [1 << k for k in range((ranks - 1).bit_length())]
     for reduces, order in ((True, distances), (False, distances[::-1])):
         for distance in order:

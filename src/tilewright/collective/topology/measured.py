@@ -87,7 +87,7 @@ def _tcp(context: Any) -> list[tuple[int, float]]:
 
 
 def _connected() -> tuple[socket.socket, socket.socket]:
-    """The two ends of a loopback TCP connection."""
+    """The two ends of a new TCP connection of the machine to itself."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         one = socket.create_connection(server.getsockname(), SECONDS)
         other, address = server.accept()

@@ -107,8 +107,9 @@ def conv_transpose(
 
 
 def _by_phases(w: Value, strides: Sequence[int], dilations: Sequence[int], groups: int) -> bool:
-    """Whether `conv_transpose` has a schedule that computes it phase by phase: images in one group whose filters fill a
-    vector register. With fewer filters, the channels of all phases in one convolution fill it instead."""
+    """Whether `conv_transpose` with the filters `w` has a schedule that computes it phase by phase: images in one group
+    whose filters fill a vector register. With fewer filters, the channels of all phases in one convolution fill it
+    instead."""
     wide = (as_int(w.shape[1]) or VECTOR) >= VECTOR
     return wide and w.type.rank <= 4 and groups == 1 and set(dilations) <= {1} and max(strides) > 1
 

@@ -70,7 +70,7 @@ def _step(node: Node, at: int) -> tuple[Value, int] | int | Expr | None:
 
 
 def _part(node: Node, at: int) -> tuple[Value, int] | None:
-    """The operand of a concatenation that holds element `at`, with its index there."""
+    """(the operand of the concatenation `node` that holds element `at`, its index there); None if that is not known."""
     for part in node.inputs:
         size = None if part is None else as_int(part.type.size)
         if part is None or size is None:

@@ -115,7 +115,7 @@ class Emitter:
         return self.cast(self.cast(x, wider), to)
 
     def slice(self, x: Value, axis: int, begin: Any, size: Any, step: int = 1) -> Value:
-        """`size` elements of one dimension from `begin` on, each `step`-th. Raises ShapeError without such a
+        """`size` elements of dimension `axis` from `begin` on, each `step`-th. Raises ShapeError without such a
         dimension."""
         if axis >= x.type.rank:
             raise ShapeError("the rank is too small", expected=f"more than {axis}", got=x.type)
@@ -163,8 +163,8 @@ class Emitter:
         return self.require(number if of is None else of, both, number, what, _span(low, high))
 
     def all_within(self, numbers: Value, low: Any, high: Any, what: str, of: Value | None = None) -> Value:
-        """`numbers`, a tensor of integers (perhaps empty) that each call checks to be from `low` to `high`. `of`: as in
-        `within`."""
+        """`numbers`, a tensor of integers (perhaps empty) that each call checks to be from `low` to `high`; `what`
+        names them in the error. `of`: as in `within`."""
         every = self.cast(numbers, i64)
         axes = tuple(range(every.type.rank))
         least, most = (self.emit(op, every, axes=axes, keepdims=False) for op in ("reduce_min", "reduce_max"))
@@ -185,7 +185,7 @@ class Emitter:
         return x
 
     def _inside(self, number: Value, low: Any, high: Any) -> Value:
-        """Whether a scalar is from `low` to `high`; false for NaN."""
+        """Whether `number`, a scalar, is from `low` to `high`; false for NaN."""
         holds = []
         for end, op in ((low, "ge"), (high, "le")):
             if end is not None:
@@ -201,7 +201,7 @@ class Emitter:
 
 
 def _span(low: Any, high: Any) -> str:
-    """The range of allowed numbers in words, for a message; None stands for no limit."""
+    """The range of allowed numbers from `low` to `high` in words, for a message; None stands for no limit."""
     if high is None:
         return f"at least {low}"
     return f"at most {high}" if low is None else f"{low} to {high}"

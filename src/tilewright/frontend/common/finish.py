@@ -55,7 +55,7 @@ def renamed_node(node: Node, renamed: Mapping[Value, Value]) -> Node:
 
 
 def located(error: Error, where: str) -> Error:
-    """`error` with the place in the model that it is about."""
+    """`error` with `where`, the place in the model that it is about."""
     if error.problems:
         for problem in error.problems:
             located(problem, where)

@@ -48,11 +48,8 @@ class _Placed:
 
 
 def tables(trees: Trees, groups: int) -> list[Array]:
-    """The tables of the operator `forest`, in the order of its inputs after x; without the masks if a tree is too large
-    for them.
-
-    Raises ModelError if the nodes are no trees.
-    """
+    """The tables of the operator `forest` for trees in `groups` groups, in the order of its inputs after x; without the
+    masks if a tree is too large for them. Raises ModelError if the nodes are no trees."""
     placed = _place(trees)
     depth = np.zeros(len(trees.root), np.int64)
     np.maximum.at(depth, placed.tree[placed.order], placed.level[placed.order])

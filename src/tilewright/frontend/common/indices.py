@@ -29,8 +29,8 @@ def inside(parts: Ends, extent: Expr, *, from_end: bool) -> Expr:
 
 
 def ends(value: Value, builder: GraphBuilder, arrays: Mapping[str, Any]) -> Ends | None:
-    """(smallest, largest) of each part of an integer tensor, such as the operands of a concatenation. None if the
-    tensor depends on more than sizes and `arrays` (weights by name)."""
+    """(smallest, largest) of each part of `value`, an integer tensor, such as the operands of a concatenation. None if
+    the tensor depends on more than sizes and `arrays` (weights by name)."""
     if not value.dtype.is_int or value in builder.inputs:
         return None
     if value.name in arrays:

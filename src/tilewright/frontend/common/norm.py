@@ -27,8 +27,9 @@ def batch_norm(
 def group_norm(
     n: Emitter, x: Value, groups: int, each: Expr, scale: Value | None, bias: Value | None, epsilon: float
 ) -> Value:
-    """Layer norm over the elements of each group of `each` channels, then the scale and bias of each channel, computed
-    in the shape [images, groups, channels of a group, places], where fusion makes one kernel of it."""
+    """Layer norm, with `epsilon` added to variances, over the elements of each of `groups` groups of `each` channels,
+    then the scale and bias of each channel, computed in the shape [images, groups, channels of a group, places], where
+    fusion makes one kernel of it."""
     places = product(x.shape[2:])
     inside = (each,) if is_const(places, 1) else (each, places)
     y = n.emit("layer_norm", n.reshape(x, (x.shape[0], groups, *inside)), axis=2, epsilon=epsilon)

@@ -207,8 +207,8 @@ def _step(n: Emitter, d: Layer, gates_x: Value, h: Value | None, c: Value | None
 
 
 def _loop(n: Emitter, d: Layer, lengths: Value | None) -> tuple[Value, list[Value]]:
-    """The results of the operator `recurrence`, which runs the steps of direction `d` in a loop: the states of all
-    steps, and a list of the last ones."""
+    """(the states of all steps, a list of the last ones): the results of the operator `recurrence`, which runs the
+    steps of direction `d` in a loop, as many as `lengths` has for each sequence (None: all)."""
     zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(d.batch, const(d.hidden)))
     results = n.emit_all(
         "recurrence",

@@ -47,8 +47,8 @@ def pad_axis(n: Emitter, x: Value, axis: int, before: Any, after: Any, mode: str
 
 
 def _reflected(n: Emitter, pad: Value, other: Value, extent: Expr) -> Value:
-    """`pad`, with a check at each call that reflection has enough elements: `extent` - 1 of them, less those that a
-    negative pad `other` removes at the other end."""
+    """`pad`, with a check at each call that reflection has enough elements: `extent` - 1 of them, without the elements
+    that a negative pad `other` removes at the other end."""
     zero = n.constant(0, i64)
     left = n.emit("add", n.symbols([extent - 1], i64, ()), n.emit("min", other, zero))
     return n.require(pad, n.emit("le", pad, n.emit("max", left, zero)), pad, "there is too little to reflect")

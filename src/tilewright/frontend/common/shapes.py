@@ -77,8 +77,8 @@ def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
 
 
 def slice_range(start: Any, end: Any, step: int, extent: Expr) -> tuple[Expr, Expr]:
-    """First index and number of elements of `start:end:step`, as in Python; but with a negative step, a start before
-    the first element is clamped to it, as in ONNX."""
+    """(first index, number of elements) of `start:end:step` in a dimension of `extent` elements, as in Python; but with
+    a negative step, a start before the first element is clamped to it, as in ONNX."""
     if step == 0:
         raise ShapeError("the step of a slice is 0")
     low, high = (const(0), extent) if step > 0 else (const(-1), dim(extent - 1))

@@ -96,7 +96,7 @@ class Bodies:
         finish: Callable[[list[Item]], Sequence[Value]],
     ) -> Body:
         """Import an inner graph with these inputs, and remove its nodes from the main graph as a body; `finish` turns
-        the graph's results into values."""
+        the graph's results into values. Names of its values begin with `prefix`."""
         with self.removed_nodes() as nodes:
             results = tuple(finish(self.walk(graph, inputs, prefix)))
         inside = {v for n in nodes for v in n.outputs} | {i.value for i in inputs.values()}

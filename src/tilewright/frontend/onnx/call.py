@@ -161,7 +161,7 @@ class Call(Emitter):
 
     def limited(self, i: int, low: Any, high: Any, what: str) -> Value:
         """Input `i`, integers that must be from `low` to `high` (numbers or sizes): each call checks them or, if they
-        are known, this function does (ShapeError)."""
+        are known, this function does. Raises ShapeError, which calls them `what`."""
         known = self.known(i)
         low_number, high_number = as_int(low), as_int(high)
         if known is None or known.dtype == object or low_number is None or high_number is None:

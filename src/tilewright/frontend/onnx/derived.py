@@ -125,8 +125,9 @@ def _is_affine(values: Array, x: Array) -> bool:
 
 
 def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
-    """The weights from which the elements of `constant` were collected: those that contain at least `MIN_EVIDENCE` of
-    its distinct values, not counting 0, 1 and -1. [] unless they contain all values."""
+    """The names of the weights, in `ordered`, from which the elements of `constant` were collected: the ones that
+    contain at least `MIN_EVIDENCE` of its distinct values, not counting 0, 1 and -1. [] unless together they contain
+    all values."""
     values = _distinct(constant)
     values = values[(np.abs(values) != 1) & (values != 0)]
     if len(values) < MIN_EVIDENCE or not any(_among(values[:1], elements)[0] for elements in ordered.values()):

@@ -37,8 +37,8 @@ class Folder:
         return cls(model.parent, Path(os.path.realpath(model)).parent)
 
     def find(self, location: str, where: str) -> Path:
-        """The regular file that `location` refers to, with all links resolved. Raises ModelError if it is missing or
-        outside of the allowed folders."""
+        """The regular file that `location` refers to, with all links resolved. Raises ModelError, about `where`, if it
+        is missing or outside of the allowed folders."""
         relative = Path(location.replace("\\", "/"))
         if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or relative.drive:
             raise ModelError("external data must lie in the model's folder", where=where, got=location)

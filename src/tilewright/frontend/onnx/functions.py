@@ -153,7 +153,8 @@ def local_function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.Functio
 
 
 def parameters(call: Call, body: onnx.FunctionProto) -> dict[str, Any]:
-    """The attribute values of one call of a function: those that the node states, and defaults for the rest."""
+    """The attribute values of the call of the function `body`: the ones that the node states, and defaults for the
+    others."""
     values = {a.name: _value(a, None) for a in body.attribute_proto}
     if not call.node.domain:
         values = {k: v for k, v in _defaults(call).items() if v is not None} | values

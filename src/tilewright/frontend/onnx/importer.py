@@ -186,8 +186,9 @@ def _numbers_to_state(loaded: Loaded, dims: DimSizes) -> str:
 
 
 def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str | int]) -> Imported:
-    """Import the model. It is imported again with larger minimal sizes if an operator needs them, and without symbols
-    for sizes computed from data if these do not fit later nodes."""
+    """Import the model, with the sizes `dims` and the symbols in `same` replaced. It is imported again with larger
+    minimal sizes if an operator needs them, and without symbols for sizes computed from data if these do not fit later
+    nodes."""
     least: dict[str, int] = {}
     open_sizes = True
     while True:
@@ -497,8 +498,8 @@ class Importer:
             raise
 
     def body(self, call: Call, body: onnx.FunctionProto, scope: Scope, depth: int) -> list[Item | None]:
-        """Import the body of the function that `call` invokes in place of the node; returns what it computes for the
-        function's outputs."""
+        """Import the body of the function that `call` invokes, `depth` levels inside of the model, in place of the
+        node; returns what it computes for the function's outputs."""
         if depth >= MAX_DEPTH:
             raise ModelError("functions call each other too deeply", expected=f"at most {MAX_DEPTH} levels")
         own = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}

@@ -100,8 +100,8 @@ class Left:
             return None
 
     def read(self, name: str, where: str) -> Any:
-        """The bytes of the tensor `name`, read from the file into aligned memory of their own. Raises ModelError if
-        they are gone."""
+        """The bytes of the tensor `name`, read from the file into aligned memory of their own. Raises ModelError, about
+        `where`, if they are gone."""
         offset, length = self.places[name]
         memory = aligned_bytes(length)[:length]
         self._file.seek(offset)

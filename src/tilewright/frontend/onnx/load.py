@@ -80,8 +80,8 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
 
 
 def _contents(path: Path, whole: bool) -> tuple[bytes, Left | None]:
-    """The bytes of the file and None; or, of a large one unless `whole`, the bytes without the elements of large
-    tensors, and the open file that still holds these."""
+    """(the bytes of the file at `path`, None); or, of a large one unless `whole`, (the bytes without the elements of
+    large tensors, the open file that still holds these)."""
     left = Left(path)
     with contextlib.ExitStack() as stack:
         stack.callback(left.close)
@@ -114,8 +114,9 @@ def _check_text(model: onnx.ModelProto, label: str) -> None:
 
 
 def _with_own_operators(model: onnx.ModelProto, opsets: dict[str, int]) -> onnx.ModelProto:
-    """The model without those of its functions that have the domain and name of an operator of ONNX in the version
-    that the model imports: a runtime decides which counts, and ONNX Runtime and the reference take the operator."""
+    """The model without the functions that have the domain and name of an operator of ONNX in the version (`opsets`, by
+    domain) that the model imports: a runtime decides which counts, and ONNX Runtime and the reference take the
+    operator."""
 
     def is_operator(f: onnx.FunctionProto) -> bool:
         domain = "" if f.domain == "ai.onnx" else f.domain

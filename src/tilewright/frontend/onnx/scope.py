@@ -47,7 +47,8 @@ class Item:
 
 
 def known_item(array: Any, t: DType, name: str = "", weight: bool = False) -> Item:
-    """The item for the known array `array` (numeric, or of objects) of type `t`."""
+    """The item for the known array `array` (numeric, or of objects) of type `t`, called `name`; `weight` says that it
+    is a weight of the model."""
     array = canonical(array, t)
     return Item(TensorType(t, tuple(as_expr(int(d)) for d in array.shape)), None, array, name, weight, of_weights=True)
 

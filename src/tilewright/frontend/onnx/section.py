@@ -75,8 +75,8 @@ class Section:
         return f"{self.prefix}{name} ({operator(node)})"
 
     def cut(self, nodes: Sequence[int], outputs: Sequence[str], name: str) -> Section:
-        """The section that computes `outputs` from the nodes with these indices: those of them that are needed, with
-        all values from outside as inputs."""
+        """The section, called `name`, that computes `outputs` from the nodes with the indices `nodes`: the ones of them
+        that are needed, with all values from outside as inputs."""
         needed, retained = set(outputs), list[onnx.NodeProto]()
         for k in sorted(nodes, reverse=True):
             if needed.intersection(self.nodes[k].output):

@@ -23,7 +23,8 @@ _Body: TypeAlias = onnx.GraphProto | onnx.FunctionProto
 
 
 def without_sparse(model: onnx.ModelProto, label: str) -> onnx.ModelProto:
-    """The model with tensors of all elements in place of sparse ones: a copy if it has any. Raises ModelError."""
+    """The model with tensors of all elements in place of sparse ones: a copy if it has any. Raises ModelError, about
+    the model `label`, for invalid ones."""
     if not any(_sparse(body) or _references(body) for body in _bodies(model)):
         return model
     result = onnx.ModelProto()

@@ -187,7 +187,8 @@ class _Walk:
         return Surveyed("lacking", error)
 
     def try_node(self, walker: Importer, node: onnx.NodeProto, where: str) -> Error | None:
-        """Import a node. Returns None, or the error with which that failed; the scope is as before then."""
+        """Import a node with `walker`, at the place `where`. Returns None, or the error with which that failed; the
+        scope is as before then."""
         before = set(self.scope.items)
         try:
             walker.node(node, self.scope, {}, 0, where)

@@ -60,7 +60,8 @@ _FIELDS: dict[int, str] = {
 
 
 def element_type(code: int, where: str | None = None) -> DType:
-    """The element type of a code of `TensorProto.DataType`. Raises UnsupportedError, or ModelError for no code."""
+    """The element type of a code of `TensorProto.DataType`. Raises UnsupportedError, or ModelError for no code, about
+    the place `where`."""
     entry = DTYPES.get(code)
     if entry is not None:
         return entry
@@ -74,8 +75,8 @@ def element_type(code: int, where: str | None = None) -> DType:
 
 
 def to_array(tensor: onnx.TensorProto, where: str, folder: Folder | None, raw: Any = None) -> Any:
-    """The tensor's elements, from `raw` if those bytes are not in the message. Raises ModelError when the data does not
-    fit what the tensor claims."""
+    """The tensor's elements, from `raw` if those bytes are not in the message, or from a file in `folder`. Raises
+    ModelError, about the place `where`, when the data does not fit what the tensor claims."""
     t = element_type(tensor.data_type, where)
     shape = tuple(tensor.dims)
     # NumPy multiplies the dimensions of an empty array too.

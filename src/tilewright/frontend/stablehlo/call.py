@@ -58,7 +58,8 @@ class Call(Emitter):
     tensors' dimensions."""
 
     def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
-        """Emit an operator with one output; it is folded to a constant if all inputs are small constants."""
+        """Emit the operator `op` with one output, and return that; it is folded to a constant if all inputs are small
+        constants."""
         value = Emitter.emit(self, op, *inputs, **attrs)
         if op == "constant":
             self.constants[value] = self.builder.nodes[-1].of(ConstantAttrs).value.array

@@ -324,8 +324,8 @@ class _Importer:
     def body(
         self, name: str, like: Sequence[Item], run: Callable[[list[Item]], list[Item]]
     ) -> tuple[Graph, list[Value]]:
-        """(the graph of a region, the outer values that it reads). `run` emits the region for inputs like `like`; outer
-        values become further inputs, or params if they are weights."""
+        """(the graph, called `name`, of a region; the outer values that it reads). `run` emits the region for inputs
+        like `like`; outer values become further inputs, or params if they are weights."""
         outer = self.builder
         inner = self.builder = GraphBuilder(name, reserved=outer.reserved, assumptions=outer.assumptions)
         try:

@@ -144,8 +144,8 @@ def _trees(params: Params) -> dict[Any, Any]:
 
 
 def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[Any, Any]:
-    """The arguments that `params` selects as weights: position or keyword -> the example's value. Raises ModelError for
-    one that does not exist."""
+    """The arguments that `params` selects as weights among `args` and `kwargs` (`names` are the names of the former):
+    position or keyword -> the example's value. Raises ModelError for one that does not exist."""
     if params is not None and not isinstance(params, int | str):
         check_several("params", params, "a position, a name, or several")
     wanted = [] if params is None else [params] if isinstance(params, int | str) else list(params)

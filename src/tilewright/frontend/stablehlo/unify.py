@@ -123,8 +123,8 @@ class Sizes:
         return False
 
     def _solved(self, name: str, size: Expr, symbol: Var) -> Expr | None:
-        """A new symbol for the dimension `size` (or the number that it is fixed to), from which `symbol`, in which
-        `size` is linear, is computed from then on; None if it is not linear."""
+        """A new symbol for the dimension `size` of the input `name` (or the number that it is fixed to), from which
+        `symbol`, in which `size` is linear, is computed from then on; None if it is not linear."""
         factor = next((c for v, c in linear(size).terms if v is symbol), 0)
         rest = dim(size - symbol * factor)
         if factor == 0 or symbol in variables(rest):
@@ -194,8 +194,8 @@ class Sizes:
         raise ShapeError("two sizes that must be equal are not", expected=a, got=b)
 
     def assume(self, condition: Expr, reason: str, builder: GraphBuilder) -> None:
-        """Assume `condition` on sizes, which each call checks. If it restricts or replaces a single symbol it raises
-        Equal instead, and the module is read again."""
+        """Assume `condition` on sizes, for the stated `reason`, which each call checks. If it restricts or replaces a
+        single symbol it raises Equal instead, and the module is read again."""
         refined = _refined(condition)
         if refined is not None:
             raise Equal(*refined)
@@ -213,8 +213,9 @@ class Sizes:
         return "batch" if self.batch == (name, axis) else f"{name}_dim{axis}"
 
     def written(self, name: str, t: Type, said: Sequence[Any] | None, shape: Sequence[Expr]) -> tuple[Expr, ...]:
-        """The shape to declare the input `name` with, whose shape in the graph is `shape`: sizes that were replaced by
-        rounded expressions stay symbols, since a call's shapes determine these."""
+        """The shape to declare the input `name` with, whose type in the module is `t` and whose shape in the graph is
+        `shape`: sizes that were replaced by rounded expressions stay symbols, since a call's shapes determine these.
+        `said[k]` computes dimension k from the module's symbols."""
 
         def raw(symbol: str) -> Expr:
             number = self.fixed.get(symbol)

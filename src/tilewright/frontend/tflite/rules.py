@@ -67,8 +67,8 @@ def depthwise_conv_2d(n: Call) -> Value:
 
 
 def _convolution(n: Call, depthwise: bool, activation: int) -> Value:
-    """A convolution of x [n, h, w, c] with filters [f, h, w, c], or a depthwise one with [1, h, w, f], and a bias
-    [f]."""
+    """A convolution of x [n, h, w, c] with filters [f, h, w, c], or a depthwise one with [1, h, w, f], and a bias [f],
+    followed by the fused activation number `activation`."""
     x, w = n.value(0), n.value(1)
     if x.type.rank != 4 or w.type.rank != 4:
         raise ShapeError("a convolution has maps and filters of four dimensions", got=f"{x.type} and {w.type}")

@@ -47,8 +47,8 @@ class Survey:
 
 
 def survey(gm: GraphModule, label: str) -> Survey:
-    """Try to import every operator of the graph `gm`, and return which are refused. The result of a refused one counts
-    as an input for nodes that read it."""
+    """Try to import every operator of the graph `gm`, called `label` in errors, and return which are refused. The
+    result of a refused one counts as an input for nodes that read it."""
     sizes = graph_sizes(gm)
     walk = Walk(label, GraphBuilder(), {}, sizes, lambda node: _entered(walk, node))
     values: dict[Node, Any] = {}

@@ -51,8 +51,8 @@ class Example:
 
 
 def read_example(module: torch.nn.Module, example: Any, device: torch.device) -> Example:
-    """The example as arguments: a dict holds keyword arguments, a tuple or list positional ones, anything else is the
-    only one. NumPy arrays become tensors. Raises CallError."""
+    """The example as arguments of `module`: a dict holds keyword arguments, a tuple or list positional ones, anything
+    else is the only one. NumPy arrays become tensors on `device`. Raises CallError."""
 
     def tensor(x: Any) -> Any:
         if isinstance(x, torch.Tensor):
@@ -101,7 +101,8 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
 
 
 def _unusual(tensor: torch.Tensor, device: torch.device) -> str:
-    """Why programs cannot read `tensor`, such as "nested"; "" if they can."""
+    """The reason why programs cannot read `tensor`, such as "nested" or, unless `device` is the meta device, "on the
+    meta device"; "" if they can."""
     if tensor.is_nested:
         return "nested"
     if tensor.is_meta and device.type != "meta":

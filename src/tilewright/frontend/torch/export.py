@@ -164,8 +164,8 @@ def _exported(module: torch.nn.Module, trace: Trace, training: bool) -> Exported
 def _of_example(
     module: torch.nn.Module, example: Example, dims: Sequence[Dims], training: bool
 ) -> ExportedProgram | None:
-    """The program exported with the sizes of `example` itself; None if the export fails, or if the guards of the
-    program do not hold for the example."""
+    """The program exported with the sizes of `example` itself, for `training` or evaluation; `dims` are the symbolic
+    dimensions of its inputs. None if the export fails, or if the guards of the program do not hold for the example."""
     trace = trace_inputs(module, example, dims, {}, strict=False, own=True)
     try:
         result = _exported(module, trace, training)

@@ -53,7 +53,8 @@ def import_torch(
     dims: DimSizes | None = None,
     dynamic: str | Mapping[str, Mapping[int, str]] | None = "auto",
 ) -> Imported:
-    """Read a module or an exported program; see `tilewright.compile`.
+    """The graph of a module, traced with `example`, or of an exported program, with its weights by name. `dims` and
+    `dynamic` are arguments of `tilewright.compile`.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """

@@ -59,8 +59,8 @@ def _compute(
 
 
 def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequence[Expr], strip: int) -> Tensor:
-    """The convolution in strips: each has `strip` pixels of each half of a map's pixels. The stages and their axes are
-    the same for strips of any size."""
+    """The convolution of `x` with the filters `u`, of the output shape `out`, in strips: each has `strip` pixels of
+    each half of a map's pixels. Its stages and their axes do not depend on the size of strips."""
     n, _, oh, ow, b = out
     groups, _, panels, depth, width = u.shape
     (sh, sw), pixels = attrs.strides, oh * ow

@@ -26,13 +26,15 @@ use Fourier's transform."""
 
 
 def reach(m: int, window: int, stride: int = 1) -> int:
-    """The number of inputs, along one side, that a tile of `m` outputs reads."""
+    """The number of inputs, along one side, that a tile of `m` outputs reads with windows of `window` inputs and the
+    step `stride` between windows."""
     return (m - 1) * stride + window
 
 
 def points(m: int, window: int, stride: int = 1) -> int:
-    """The number of inputs, along one side, of the largest phase of a tile of `m` outputs. Where polynomials are
-    evaluated at points, it is the number of points, infinity included."""
+    """The number of inputs, along one side, of the largest phase of a tile of `m` outputs of windows of `window` inputs
+    with `stride`: a phase is every `stride`-th input. Where polynomials are evaluated at points, it is the number of
+    points, infinity included."""
     return m + _taps(window, stride)[0] - 1
 
 
@@ -50,11 +52,9 @@ def _taps(window: int, stride: int) -> list[int]:
 
 @lru_cache(maxsize=64)
 def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
-    """`(A^T, G, B^T)` of shapes [m, p], [p, window], [p, n]: n = `reach`, p = `products`.
-
-    Raises ValueError where a phase of more than `MAX_POINTS` inputs has an odd number of them (see
-    `fourier_matrices`).
-    """
+    """The matrices `(A^T, G, B^T)` for `m` outputs of a window with `stride`, of shapes [m, p], [p, window], [p, n]: n
+    = `reach`, p = `products`. Raises ValueError where a phase of more than `MAX_POINTS` inputs has an odd number of
+    them (see `fourier_matrices`)."""
     if stride == 1:
         return _dense(m, window)
     n = reach(m, window, stride)
@@ -70,7 +70,8 @@ def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Ma
 
 
 def _dense(m: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
-    """`(A^T, G, B^T)` for stride 1: by Toom-Cook's points or, for long tiles, by Fourier's transform."""
+    """The matrices `(A^T, G, B^T)` for `m` outputs of a window of `taps` elements and stride 1: by Toom-Cook's points
+    or, for long tiles, by Fourier's transform."""
     return winograd_matrices(m, taps) if m + taps - 1 <= MAX_POINTS else fourier_matrices(m, taps)
 
 

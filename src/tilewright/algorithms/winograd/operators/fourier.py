@@ -20,9 +20,10 @@ from tilewright.algorithms.winograd.operators.toomcook import Matrix
 
 @lru_cache(maxsize=64)
 def fourier_matrices(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """`(A^T, G, B^T)` as in the module's text; cosines and sines are those of f64, equal where they are by symmetry.
+    """The matrices `(A^T, G, B^T)` of the module's text for `m` outputs of a window of `r` elements; cosines and sines
+    are rounded to f64, and equal where they are by symmetry.
 
-    Raises ValueError when the number of inputs is odd or less than 4.
+    Raises ValueError when the number of inputs, m + r - 1, is odd or less than 4.
     """
     n = m + r - 1
     if m < 1 or r < 1 or n % 2 or n < 4:

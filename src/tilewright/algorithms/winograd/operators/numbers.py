@@ -49,8 +49,8 @@ class Numbers:
 
 
 def numbers(x: DType, m: int, window: int, stride: int) -> Numbers:
-    """The element types and matrices for maps of type `x`. Raises ShapeError for codes with tiles, windows or strides
-    for which the method is not exact."""
+    """The element types and matrices of the transform to tiles of `m` outputs, for maps of type `x` and a `window` with
+    `stride`. Raises ShapeError for codes for which the method is not exact."""
     if x.is_float:
         return Numbers(x, x, 1, transforms(m, window, stride))
     if (m, window, stride) != (CODES_TILE, CODES_WINDOW, 1):

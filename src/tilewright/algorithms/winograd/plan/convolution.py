@@ -387,9 +387,11 @@ def register_tiles(
 def register_tiles_of_parts(
     s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
-    """Split the products into register tiles that sum over parts of `part` blocks of channels; sums of parts are added
-    in memory. A panel's part then stays in the first-level cache for all tiles, and sums are short, which keeps errors
-    small. Returns the loop over the elements of a tile, the block that adds and the block that multiplies."""
+    """Split the products, which `product` stores inside the loop `group`, into register tiles of `rows` rows that sum
+    over parts of `part` blocks of channels; sums of parts are added in memory. A panel's part then stays in the
+    first-level cache for all tiles, and sums are short, which keeps errors small. `elements` is the number of loops
+    over the elements of a transformed tile. Returns (one loop over these elements, the block that adds, the block that
+    multiplies)."""
     channels = next(loop for it, loop in own_loops(s, product) if it.kind == "reduce")
     outer, _ = s.split(channels, factor=part)
     tile = s.rfactor(product, outer)

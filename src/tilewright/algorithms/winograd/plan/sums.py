@@ -102,7 +102,8 @@ def divisors(n: int) -> list[int]:
 
 
 def cost(problem: SumsProblem, tile: int, way: SumsWay, target: Target) -> Cost:
-    """The estimated cost of the gradient with the setting `way`, for all images."""
+    """The estimated cost of the gradient of the weights with `tile` outputs per side of a tile and the setting `way`,
+    for all images."""
     lanes, window = target.lanes(4), problem.window
     size, costs = tile + window - 1, target.costs.arithmetic
     down, across = ceil(problem.height / tile), ceil(problem.width / tile)

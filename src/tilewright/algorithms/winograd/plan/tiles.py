@@ -287,7 +287,8 @@ def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock,
 
 
 def block_cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, rows: int) -> Cost:
-    """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
+    """The estimate for one block of tiles, multiplied in register tiles of `rows` tiles; threads share its phases if
+    they do not share blocks."""
     lanes, tile = target.lanes(4), choice.tile
     vectors, count, advance = choice.width // lanes, block.count, tile * shape.stride
     size = products(tile, shape.window, shape.stride)
@@ -370,9 +371,9 @@ def direct(shape: WinogradProblem, target: Target) -> float:
 def product_cycles(
     count: int, rows: int, vectors: int, depth: int, target: Target, pairs: Dot | None = None, *, even: bool = False
 ) -> float:
-    """The cycles of a panel's products with one element of `count` tiles, over `depth` channels (half as many steps for
-    codes in `pairs`), with `rows` tiles in registers at once. The last register tile has the rest, or the last two are
-    of equal size (`even`, see `transform/loops/even.py`)."""
+    """The cycles of the products of a panel of `vectors` vectors with one element of `count` tiles, over `depth`
+    channels (half as many steps for codes in `pairs`), with `rows` tiles in registers at once. The last register tile
+    has the remaining tiles, or the last two are of equal size (`even`, see `transform/loops/even.py`)."""
     stored = target.costs.arithmetic.transformed_store * store_cycles(vectors * target.vector_bits / 8, target)
 
     steps = depth if pairs is None else depth / pairs.group * pairs.cost

@@ -147,7 +147,7 @@ def products(s: Schedule, product: BlockRef, enclosing: LoopRef, candidate: Cand
 
 def transform(s: Schedule, operator: Operator[WinogradWeightAttrs], name: str, chunk: LoopRef, rows: int) -> None:
     """Schedule the transform of the data or of the gradient (`name`), one block of channels and one row of tiles at a
-    time, in the loop `chunk`."""
+    time, in the loop `chunk`, which has `rows` rows of tiles."""
     strip, half, tiles = (s.block(operator.stage(f"{name}_{what}").name) for what in ("strip", "rows", "columns"))
     s.compute_at(tiles, chunk)
     s.set_scope(tiles, "padded")

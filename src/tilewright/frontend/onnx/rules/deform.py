@@ -50,8 +50,9 @@ def deform_conv(n: Call) -> Value:
 def _places(
     n: Call, x: Value, moved: Value, attrs: dict[str, tuple[int, ...]], k: int, kernel: tuple[int, int]
 ) -> Value:
-    """The coordinates along spatial dimension `k` at which a deformable convolution reads each tap for each pixel: the
-    regular position plus the offset in `moved`, scaled to -1..1 over the image, as f64."""
+    """The coordinates along spatial dimension `k` at which a deformable convolution with windows `kernel` and
+    attributes `attrs` reads each tap for each pixel: the regular position plus the offset in `moved`, scaled to -1..1
+    over the image `x`, as f64."""
     rank = 2
     extent = static(x.shape[2 + k], "the image of DeformConv")
     pixels = moved.shape[3 + k]

@@ -100,7 +100,8 @@ def _as_matmul(n: Call, a: Value, b: Value, ta: str, tb: str, result: str) -> Va
 
 
 def _summed(n: Call, x: Value, term: str, needed: set[str]) -> tuple[Value, str]:
-    """(`x` summed over its labels that are not in `needed`, the remaining labels)."""
+    """(`x`, whose dimensions have the labels `term`, summed over the labels that are not in `needed`, the remaining
+    labels)."""
     axes = tuple(k for k, c in enumerate(term) if c not in needed)
     if not axes:
         return x, term

@@ -31,8 +31,8 @@ def places(n: Call, x: Value) -> Value:
 
 
 def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Value:
-    """The indices that the slice `start:end:step` reads in a dimension, clamped as in `slice_range`, where bounds are
-    numbers or i64 scalars: at most as many as the dimension has."""
+    """The indices that the slice `start:end:step` reads in a dimension of `extent` elements, clamped as in
+    `slice_range`, where bounds are numbers or i64 scalars: at most as many as the dimension has."""
     if step == 0:
         raise ShapeError("the step of a slice is 0")
     number, zero = n.symbols([extent], i64, ()), n.constant(0, i64)

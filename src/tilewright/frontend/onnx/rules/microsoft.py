@@ -347,8 +347,9 @@ def _over_blocks(n: Call, x: Value, block: int, width: Expr) -> Value:
 
 
 def rotated(n: Call, x: Value, cos: Value, sin: Value, interleaved: bool) -> Value:
-    """Rotary embedding: pairs of features rotated by angles. x is [batch, heads, length, features]; cos and sin
-    broadcast to half of the features. Where the tables are narrower, only the first features are rotated."""
+    """Rotary embedding: pairs of features rotated by angles; a pair is two neighbours if `interleaved`, else one
+    feature of either half. x is [batch, heads, length, features]; cos and sin broadcast to half of the features. Where
+    the tables are narrower, only the first features are rotated."""
     half, rank = cos.shape[-1], x.type.rank
     transposed, rest = dim(half * 2), dim(x.shape[-1] - half * 2)
     whole = known_same(rest, const(0))

@@ -56,8 +56,9 @@ def causal(n: Call, rows: Expr, keys: Expr) -> Value:
 
 
 def padding(n: Call, i: int, q: Value, keys: Expr, filler: float) -> Value:
-    """An additive mask of keys from input `i`: 0 for keys that are seen, `filler` for others. The input is [batch]
-    lengths, or nonzero for keys that are seen in [batch, keys], [batch, rows, keys] or with a dimension of heads."""
+    """An additive mask of `keys` keys, for the scores of the queries `q`, from input `i`: 0 for keys that are seen,
+    `filler` for others. The input is [batch] lengths, or nonzero for keys that are seen in [batch, keys], [batch, rows,
+    keys] or with a dimension of heads."""
     mask = n.value(i)
     rank = mask.type.rank
     if rank == 1:

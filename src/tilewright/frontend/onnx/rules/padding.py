@@ -52,7 +52,8 @@ def same(
 
 
 def missing(extent: Expr, span: int, stride: int) -> Expr:
-    """Elements that SAME adds to a dimension, so that `ceil(extent / stride)` windows lie in it."""
+    """The number of elements that SAME adds to a dimension of `extent` elements, so that `ceil(extent / stride)`
+    windows, of `span` elements each, lie in it."""
     if stride == 1:
         return const(span - 1)
     windows = (extent + (stride - 1)) // stride

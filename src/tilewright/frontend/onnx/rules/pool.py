@@ -49,8 +49,9 @@ def max_pool(n: Call) -> list[Value]:
 
 
 def _places(n: Call, x: Value, wide: Value, window: dict[str, Any], storage: int) -> Value:
-    """MaxPool's second output: the flat index in `x` of each window's maximum, where `wide` is `x` with the padding of
-    auto_pad SAME. A window that contains nothing above the padding gets the index of its first element in `x`."""
+    """MaxPool's second output: the flat index in `x`, counted by rows or (`storage` 1) by columns, of each window's
+    maximum, where `wide` is `x` with the padding of auto_pad SAME. A window that contains nothing above the padding
+    gets the index of its first element in `x`."""
     shape = [window[key] for key in ("kernel", "strides", "dilations")]
     before, _ = same(x.shape[2:], *shape, upper=n.text("auto_pad", "") == "SAME_UPPER")
     stated = window["pads"][: len(before)]  # of these dimensions the operator knows the pads itself

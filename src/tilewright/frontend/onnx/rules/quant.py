@@ -87,8 +87,9 @@ def dequantize_linear(n: Call) -> Value:
 
 
 def in_blocks(n: Call, x: Value, scale: Value, axis: int, block: int) -> Value | None:
-    """DequantizeLinear in blocks: codes times scales, computed with a separate dimension for blocks, by which products
-    with such weights are recognised. None if the last block is partial."""
+    """DequantizeLinear of codes `x` in blocks of `block` elements along `axis`: codes times scales, computed with a
+    separate dimension for blocks, by which products with such weights are recognised. None if the last block is
+    partial."""
     size = as_int(x.shape[axis])
     if size is None or size % block or not known_same(scale.shape[axis], const(size // block)):
         return None

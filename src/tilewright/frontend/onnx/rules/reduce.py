@@ -64,7 +64,8 @@ def _once(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 
 
 def _reduced(n: Call, x: Value, kind: str, axes: tuple[int, ...] | ReducedAxes, keepdims: bool) -> Value:
-    """`x` reduced over `axes` by `kind`: "sum", "mean", "max", "min" or "prod"."""
+    """`x` reduced over `axes` by `kind`: "sum", "mean", "max", "min" or "prod". Reduced dimensions stay with extent 1
+    if `keepdims`."""
     if not isinstance(axes, ReducedAxes):
         return n.emit(f"reduce_{kind}", x, axes=axes, keepdims=keepdims)
     how, start = SCATTERED[kind]

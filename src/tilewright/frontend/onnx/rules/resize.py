@@ -204,7 +204,7 @@ Plan = list[tuple[float, Any]]
 
 
 def _from_scales(n: Call, scales: list[float], axes: Any) -> Plan:
-    """(scale, new size) of each axis, for known `scales`. If no size changes, all scales count as 1."""
+    """(scale, new size) of each of `axes`, for known `scales`. If no size changes, all scales count as 1."""
     axes = list(axes)
     if len(scales) != len(axes) or any(not s > 0 or not math.isfinite(s) for s in scales):
         raise ShapeError("one positive scale is needed for each axis", expected=len(axes), got=scales)

@@ -47,7 +47,8 @@ def _hidden_size(n: Call) -> int:
 
 
 def _check_sizes(n: Call, kind: str, hidden: int) -> None:
-    """Raise ShapeError where weights and states, whose sizes may be open, are not those of a layer of `hidden`."""
+    """Raise ShapeError where weights and states, whose sizes may be open, do not have the sizes of a layer of `hidden`
+    units of the kind `kind` ("RNN", "GRU" or "LSTM")."""
     count = 2 if n.text("direction", "forward").lower() == "bidirectional" else 1
     wide = len(formula(kind.lower()).gates) * hidden
     state = (None, count, hidden) if n.integer("layout", 0) else (count, None, hidden)
@@ -69,8 +70,8 @@ def _fits(shape: Sequence[Expr], sizes: Sequence[int | None]) -> bool:
 
 
 def layer(n: Call, kind: str, hidden: int, weights: Callable[[int, Cell], Weights]) -> list[Value]:
-    """The outputs of a node RNN, GRU or LSTM (`kind`), whose inputs other than weights are as LSTM's. `weights(d,
-    cell)` returns the weights of direction d."""
+    """The outputs of a node RNN, GRU or LSTM (`kind`) of `hidden` units, whose inputs other than weights are as LSTM's.
+    `weights(d, cell)` returns the weights of direction d."""
     if n.integer("hidden_size", hidden) != hidden:
         raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.integer("hidden_size", hidden))
     direction = n.text("direction", "forward").lower()
@@ -100,8 +101,8 @@ def _steps_first(n: Call, state: Value | None) -> Value | None:
 
 
 def _results(n: Call, parts: list[tuple[Value, list[Value]]], batch_first: bool) -> list[Value]:
-    """The node's outputs, from (states of all steps, last states) of each direction: Y [time, directions, batch,
-    hidden], then each last state [directions, batch, hidden]; with `batch_first` the batch comes first."""
+    """The node's outputs, from `parts`, (states of all steps, last states) of each direction: Y [time, directions,
+    batch, hidden], then each last state [directions, batch, hidden]; with `batch_first` the batch comes first."""
     time, batch, hidden = parts[0][0].shape
     sequences = [n.reshape(y, (time, 1, batch, hidden)) for y, _ in parts]
     y = sequences[0] if len(parts) == 1 else n.emit("concat", *sequences, axis=1)
@@ -151,8 +152,8 @@ def part(n: Call, x: Value, d: int) -> Value:
 
 
 def _activations(n: Call, kind: str, d: int) -> tuple[Activation, ...]:
-    """The activations of direction `d` as (operator, attributes), from the attributes `activations`, `activation_alpha`
-    and `activation_beta`."""
+    """The activations of direction `d` of a layer of the kind `kind` ("RNN", "GRU" or "LSTM") as (operator,
+    attributes), from the attributes `activations`, `activation_alpha` and `activation_beta`."""
     specified = n.attr("activations")
     functions = formula(kind.lower()).functions
     names = [v.decode() if isinstance(v, bytes) else v for v in specified] if specified else [*functions] * 2

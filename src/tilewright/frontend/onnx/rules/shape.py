@@ -39,8 +39,8 @@ def reshape(n: Call) -> Value:
 
 
 def _wanted(n: Call, wanted: Sequence[Any], shape: Sequence[Expr]) -> Value:
-    """Reshape's operand as i64 vector, with each 0 replaced by the input's size at that position, unless
-    `allowzero`."""
+    """Reshape's operand `wanted` as i64 vector, with each 0 replaced by the input's size, in `shape`, at that position,
+    unless `allowzero`."""
     result = vector(n, wanted)
     if n.integer("allowzero", 0):
         return result
@@ -288,7 +288,8 @@ def _no_zero(n: Call, step: Any) -> Any:
 
 
 def _bounds(n: Call, i: int, what: str) -> list[Any]:
-    """The starts or ends of Slice in input `i`: numbers and expressions if known, else i64 scalars of the graph."""
+    """The starts or ends (`what`) of Slice in input `i`: numbers and expressions if known, else i64 scalars of the
+    graph."""
     if n.known(i) is not None or not n.has(i):
         return n.dimensions(i, what) or []
     count = as_int(n.type(i).size)

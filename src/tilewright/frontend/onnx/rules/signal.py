@@ -136,8 +136,8 @@ def dft(n: Call) -> Value:
 
 
 def _real_inverse(n: Call, x: Value, axis: int, length: int | None) -> Value:
-    """The inverse transform with a real result of `length`, from half of the spectrum `x`: the other half is its
-    conjugate in reverse order."""
+    """The inverse Fourier transform along `axis` with a real result of `length`, from half of the spectrum `x`: the
+    other half is its conjugate in reverse order."""
     half = static(x.shape[axis], "the length of DFT")
     total = 2 * (half - 1) if length is None else int(length)
     x = _fitted(n, x, axis, total // 2 + 1)

@@ -131,9 +131,9 @@ def ensemble_5(n: Call) -> Value:
 
 
 def _by_pairs(n: Call, what: str, targets: int) -> Ensemble:
-    """The trees of a TreeEnsembleRegressor or TreeEnsembleClassifier, in which a node is named by (tree, number in
-    the tree); `what` is the prefix of the attributes with leaf weights. Raises ModelError for references to missing
-    nodes."""
+    """The trees of a TreeEnsembleRegressor or TreeEnsembleClassifier with `targets` targets, in which a node is named
+    by (tree, number in the tree); `what` is the prefix of the attributes with leaf weights. Raises ModelError for
+    references to missing nodes."""
     tree, node = indices(n, "nodes_treeids"), indices(n, "nodes_nodeids")
     count = len(tree)
     names = _Pairs(tree, node)
@@ -316,8 +316,9 @@ def _modes(modes: Any) -> Array:
 
 
 def _members(n: Call, mode: Array, inner: int) -> dict[int, Array]:
-    """For each node of mode MEMBER: its number and the set of values that it tests for. The attribute
-    `membership_values` lists these sets in the order of the nodes, each ended by a NaN."""
+    """For each node of mode MEMBER (`mode` has every node's): its number and the set of values that it tests for. The
+    attribute `membership_values` lists these sets in the order of the nodes, each ended by a NaN. Raises ModelError for
+    another number of sets."""
     if (mode < 0).any() or (mode >= len(MODES)).any():
         raise ModelError("no such mode of a node", expected=f"0 to {len(MODES) - 1}")
     nodes = np.flatnonzero(mode == MEMBER)

@@ -184,7 +184,8 @@ def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Valu
 
 
 def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value | None:
-    """A gather at one position that is known, such as `x[:, 0]`, as a slice; None for other gathers."""
+    """A gather of slices of `sizes` at one position that is known, such as `x[:, 0]`, as a slice; `n` has the dimension
+    numbers of the operation. None for other gathers."""
     x, index = call.item(0), call.array(1)
     if index is None or index.size != len(n["start_index_map"]) or n["operand_batching_dims"]:
         return None

@@ -89,8 +89,8 @@ def _simple(call: Call, kind: str, axes: Sequence[int]) -> Value | Item:
 
 
 def _arg(call: Call, axes: Sequence[int]) -> list[Value] | None:
-    """[largest or smallest value, its index] if the reduction is JAX's argmax or argmin: of a tensor with an iota,
-    compared by value and then by index. None for others."""
+    """[largest or smallest value, its index] if the reduction over `axes` is JAX's argmax or argmin: of a tensor with
+    an iota, compared by value and then by index. None for others."""
     if len(axes) != 1 or call.item(1).iota != axes[0]:
         return None
     first, _, other, _ = call.op.regions[0].arguments
@@ -119,8 +119,8 @@ def _is_start(number: Any, largest: bool, t: DType) -> bool:
 
 
 def _tree(call: Call, body: Block, axes: Sequence[int], count: int) -> list[Item]:
-    """A reduction over `axes` with any associative body, which is applied to the two halves of a dimension until one
-    element is left, and then to the initial values."""
+    """The results of a reduction of `count` tensors over `axes` with any associative body, which is applied to the two
+    halves of a dimension until one element is left, and then to the initial values."""
     items = [as_item(call.value(k)) for k in range(count)]
     starts = [call.item(count + k) for k in range(count)]
     for axis in reversed(axes):

@@ -60,7 +60,7 @@ def iota(call: Call) -> Item:
 
 
 def counting(call: Call, shape: Sequence[Expr], axis: int) -> Item:
-    """A tensor whose elements are their indices along `axis`."""
+    """A tensor of `shape` whose elements are their indices along `axis`."""
     if not 0 <= axis < len(shape):
         raise ModelError("the axis of an iota is outside of its result", got=axis)
     size = as_int(shape[axis])

@@ -16,8 +16,8 @@ from tilewright.support.errors import ModelError, UnsupportedError
 
 
 def _starts(call: Call, items: Sequence[Item], shape: Sequence[Expr], sizes: Sequence[Expr]) -> list[Expr | Value]:
-    """The start of a slice in each dimension, clamped so that `sizes` elements fit: an expression if known, else a
-    scalar that each call computes."""
+    """The start of a slice in each dimension of a tensor of `shape`, from `items`, clamped so that `sizes` elements
+    fit: an expression if known, else a scalar that each call computes."""
     from tilewright.arith import prove
     from tilewright.ir.expr import maximum, minimum
 

@@ -60,7 +60,8 @@ def _keys(body: Block) -> list[tuple[int, bool]]:
 def _by_weight(
     keys: list[tuple[int, bool]], body: Block, producers: dict[int, Operation], place: dict[int, int]
 ) -> list[tuple[int, bool]]:
-    """`keys` by significance: operands that `body` tests for equality decide before others."""
+    """`keys` by significance: operands that `body` tests for equality decide before others. `producers` has the
+    operation that computes each value of the body, `place` the positions of its arguments."""
     equal = set()
     for op in body.body:
         if op.name == "stablehlo.compare" and op.attributes.get("comparison_direction") == "EQ":
@@ -69,7 +70,8 @@ def _by_weight(
 
 
 def _sources(value: int, producers: dict[int, Operation], place: dict[int, int]) -> set[int]:
-    """The positions of the body's arguments from which `value` is computed."""
+    """The positions of the body's arguments from which `value` is computed; `producers` has the operation that computes
+    each value, `place` the positions of arguments."""
     members: set[int] = set()
     stack, seen = [value], set[int]()
     while stack:

@@ -272,8 +272,8 @@ def select_and_scatter(call: Call) -> Value:
 
 
 def _spread_back(call: Call, operand: Value, source: Value, start: Item, chosen: Value, w: Window) -> Value:
-    """The gradient of max pooling: each element of `source` is added at the tap of its window whose number is in
-    `chosen`."""
+    """The gradient, of the shape of `operand`, of max pooling: each element of `source` is added to `start` at the tap
+    of its window whose number is in `chosen`."""
     total: Value | None = None
     zero = known_item(0, operand.dtype)
     for flat in range(math.prod(w.size)):

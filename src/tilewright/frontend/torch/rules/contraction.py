@@ -90,8 +90,8 @@ def conv(
 
 
 def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """The pads before, then after, each dimension that the string `padding` names: none for "valid"; for "same" so many
-    that the output is as large as the input, with an odd one at the end."""
+    """The pads before, then after, each dimension that the string `padding` names for filters `w`: none for "valid";
+    for "same", with these `dilations`, so many that the output is as large as the input, with an odd one at the end."""
     if padding == "valid":
         return [0] * 2 * len(strides)
     totals = [d * (static(k, "the kernel") - 1) for d, k in zip(dilations, w.shape[2:], strict=True)]

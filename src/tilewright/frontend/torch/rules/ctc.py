@@ -107,8 +107,8 @@ def _losses(n: Call, scores: Value, labels: Value, steps: Value, lengths: Value,
 
 
 def _ended(n: Call, alpha: Value, lengths: Value) -> Value:
-    """The negative log likelihood [N]: the sum over paths in `alpha` (log probabilities) that end at a sequence's last
-    label or at the blank after it."""
+    """The negative log likelihood [N]: the sum over paths in `alpha` (log probabilities) that end at the last label of
+    a sequence, which has `lengths` labels, or at the blank after it."""
     batch = alpha.shape[0]
     never = n.like(-math.inf, alpha)
     after = n.reshape(n.emit("mul", lengths, n.constant(2, i64)), (batch, 1))
