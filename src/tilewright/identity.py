@@ -153,8 +153,8 @@ def llvm_version() -> str:
 
 
 def source_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Files | None = None) -> str:
-    """A digest of the names and contents of a package's files, without the folders in `unrelated` but with
-    `RELATED`."""
+    """A digest of the names and contents of the Python files of the package in the folder `root` (or of `files`),
+    without the folders in `unrelated` but with `RELATED`."""
     digest = blake2b(digest_size=16)
     counted = _counted(python_files(str(root)) if files is None else files, unrelated)
     for name, about in sorted(counted, key=lambda file: file[0].split("/")):

@@ -256,8 +256,8 @@ class KernelCompiler:
         return self.background.submit(make)
 
     def _launching(self, asked: Asked, header: bytes, flat: PrimFunc) -> Callable[[], bytes]:
-        """A function that creates and caches the object of a GPU's kernel: the host's function that launches it, with
-        its PTX."""
+        """A function that creates and caches the object of a GPU's kernel `flat`: the host's function that launches it,
+        with its PTX. `header` is the object's header in the cache."""
         from tilewright.codegen.ptx.device import ptx_of
         from tilewright.codegen.ptx.emit import emit_module
         from tilewright.codegen.ptx.launcher import launcher_text

@@ -61,8 +61,8 @@ class ModelFile:
 
     @staticmethod
     def of(path: Path, dims: DimSizes | None, name: str | None) -> ModelFile | None:
-        """The entry of the cache for the file at `path`; None for large files, where there is no file, and if the cache
-        is off."""
+        """The entry of the cache for the file at `path` as a model called `name`; None for large files, where there is
+        no file, and if the cache is off."""
         if not flags.CACHE():
             return None
         try:

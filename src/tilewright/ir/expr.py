@@ -424,7 +424,7 @@ def of_elements(e: Expr) -> bool:
 
 
 def call(name: str, *args: Any) -> Expr:
-    """Apply an operator; Python numbers take the type of the first expression among the arguments."""
+    """The operator `name` applied to `args`; Python numbers take the type of the first expression among them."""
     model = next((a for a in args if isinstance(a, Expr)), None)
     if name == "select":
         model = next((a for a in args[1:] if isinstance(a, Expr)), None)

@@ -99,7 +99,8 @@ def _numbered(c: Cursor) -> Expr:
 
 
 def literal(c: Cursor, negative: bool = False) -> Const:
-    """Parse a number with an optional type: `3`, `0.5`, `3:i32`, `nan(0x7ff8000000000001)`."""
+    """Parse a number, after a minus sign if `negative`, with an optional type: `3`, `0.5`, `3:i32`,
+    `nan(0x7ff8000000000001)`."""
     token = c.advance()
     text, _, suffix = token.text.partition(":")
     is_float = not text.isdigit()

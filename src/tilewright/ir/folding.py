@@ -34,11 +34,9 @@ def exact(name: str, a: Any, b: Any) -> Any:
 
 
 def trivial_result(name: str, left: Any, right: Any) -> Literal["left", "right", "zero"] | None:
-    """The operand that a binary operator returns unchanged, as in `x + 0`, `x * 1` and `x * 0`; "zero" for `x % 1`.
-
-    `left` and `right` are the operands' values, None for operands that are not constants. None: the operator has to be
-    computed.
-    """
+    """The operand that the binary operator `name` returns unchanged, as in `x + 0`, `x * 1` and `x * 0`; "zero" for `x
+    % 1`. `left` and `right` are the operands' values, None for operands that are not constants. None: the operator has
+    to be computed."""
     match name, right:
         case (("add" | "sub" | "shl" | "shr" | "or"), (0 | False)) | (("mul" | "floordiv"), 1) | ("and", True):
             return "left"

@@ -43,7 +43,8 @@ class Token:
 
 
 def tokens_of(text: str, source: str) -> list[Token]:
-    """The tokens of a text, with an end token after them. Raises ParseError at a character that begins no token."""
+    """The tokens of a text, with an end token after them. Raises ParseError, which names the text by `source`, at a
+    character that begins no token."""
     tokens: list[Token] = []
     at = 0
     while at < len(text):
@@ -104,8 +105,8 @@ class Cursor:
     def fail(
         self, what: str, token: Token | None = None, *, expected: str | None = None, got: str | None = None
     ) -> NoReturn:
-        """Raise ParseError at `token` (None: the current one), whose text is reported as found unless `got` is
-        passed."""
+        """Raise ParseError with the message `what` at `token` (None: the current one), whose text is reported as found
+        unless `got` is passed; `expected` says what may stand there."""
         token = token or self.token
         if expected is not None and got is None:
             got = "the end of the text" if token.kind == "end" else repr(token.text[:60])

@@ -242,7 +242,7 @@ N = TypeVar("N", bound=Note)
 
 
 def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
-    """Parse notes, `@name(field=value, ...) @name ...`, or nothing."""
+    """Parse notes of the class `place`, `@name(field=value, ...) @name ...`, or nothing."""
     results: tuple[N, ...] = ()
     while c.accept("@"):
         token = c.token

@@ -254,8 +254,8 @@ def check(note: Note, place: type[N]) -> N:
 
 
 def make(name: str, place: type[N], values: Sequence[object] = (), named: Mapping[str, object] | None = None) -> N:
-    """Create the note called `name` from its fields, given in order or by name. Raises VerifyError if there is no such
-    note, or if the fields do not fit."""
+    """Create the note called `name`, of the class `place`, from its fields, `values` in order and `named` by name.
+    Raises VerifyError if there is no such note, or if the fields do not fit."""
     kind = NOTES.get(name) or all_notes().get(name)
     if kind is None:
         raise unknown(name, place)

@@ -58,8 +58,8 @@ def _lookup_type(args: Sequence[Expr], dtype: DType | None) -> DType:
 
 
 def _extern_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
-    """The result type of a call of a C function, `dtype`. Raises ExpressionError if the call does not fit the
-    function's signature in the C library, or if C has no such types."""
+    """The result type of a call of the C function `name` with `args`, which is `dtype`. Raises ExpressionError without
+    one, if the call does not fit the function's signature in the C library, or if C has no such types."""
     name = name.removeprefix(PREFIX)
     where = f"C function {name!r}"
     if not _C_NAME.fullmatch(name):

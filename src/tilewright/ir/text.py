@@ -89,8 +89,8 @@ def nan_of_bits(bits: int) -> float:
 
 
 def const_text(value: Any, dtype: DType) -> str:
-    """The text of a literal: i64 and f32 bare, others with their type (`3:i32`, `0.5:f16`), bool as `true` and
-    `false`."""
+    """The text of the literal `value`: i64 and f32 bare, others with their type (`3:i32`, `0.5:f16`), bool as `true`
+    and `false`."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if not dtype.is_float:
@@ -103,8 +103,8 @@ def const_text(value: Any, dtype: DType) -> str:
 
 
 def element_text(value: Any, dtype: DType) -> str:
-    """The text of an array's element (a NumPy scalar of `dtype`): a short decimal where that gives the same bits back,
-    else the bits in hexadecimal."""
+    """The text of an array's element `value` (a NumPy scalar of `dtype`): a short decimal where that gives the same
+    bits back, else the bits in hexadecimal."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.is_minifloat:

@@ -209,7 +209,8 @@ class _FuncVerifier:
     # Expressions
 
     def expr(self, e: Expr, scope: frozenset[Var], where: str) -> None:
-        """Report variables out of scope, undeclared buffers, and indices that are not i64."""
+        """Report variables of `e` that are not in `scope`, undeclared buffers, and indices that are not i64; `where`
+        says which statement has the expression."""
         used = self.used.get(e)
         if used is None:
             used = self.used[e] = self._survey(e, where)

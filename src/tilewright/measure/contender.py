@@ -46,7 +46,8 @@ class Prepared:
 
 
 def save_arrays(path: str, arrays: Mapping[str, Any]) -> None:
-    """Write arrays by name; any name will do. Types that NumPy does not know (bfloat16) are written as float32."""
+    """Write arrays by name to the file `path`; any name will do. Types that NumPy does not know (bfloat16) are written
+    as float32."""
     import numpy as np
 
     ordinary = [np.asarray(array) for array in arrays.values()]

@@ -104,8 +104,9 @@ _begun: list[threading.Thread] = []
 def begin(
     machine: Machine, folder: Path | None = None, measure: Callable[[Machine], Outer | None] = measured
 ) -> threading.Thread | None:
-    """Start a thread that measures the outer levels of memory and stores the result, once in a process. Returns None if
-    one was started before, if a result is stored already, or if the process may use only one core."""
+    """Start a thread that measures the outer levels of memory and stores the result in `folder` (None: the cache
+    folder), once in a process. Returns None if one was started before, if a result is stored already, or if the process
+    may use only one core."""
     known = calibration.load(machine, folder) is not None or path(machine, folder).exists()
     if _begun or known or machine.usable < 2:
         return None

@@ -102,8 +102,8 @@ def read_text(lanes: int) -> str:
 
 
 def move_text(name: str, lanes: int, way: Way) -> str:
-    """The LLVM text of `i64 NAME(ptr p, ptr q, i64 part, i64 n, i64 passes)`: `passes` times n rounds; stream s reads
-    from p + s * part, or writes to q + s * part."""
+    """The LLVM text of `i64 NAME(ptr p, ptr q, i64 part, i64 n, i64 passes)`, which moves vectors of `lanes` elements:
+    `passes` times n rounds; stream s reads from p + s * part, or writes to q + s * part."""
     vector, size = f"<{lanes} x i32>", 4 * lanes
     count = MOVE_BYTES // size
     sums = range(max(way.reads, _SUMS // way.reads * way.reads))

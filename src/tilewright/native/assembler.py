@@ -105,7 +105,7 @@ class Value:
         return self._binary("icmp ult", other, I1)
 
     def cast(self, to: str) -> Value:
-        """Convert between integers (zero-extended) and pointers."""
+        """The value converted to LLVM's type `to`, between integers (zero-extended) and pointers."""
         if to == self.type:
             return self
         if PTR in (to, self.type):
@@ -351,7 +351,7 @@ class Module:
         self._declared[name] = f"@{name} = external global i8"
 
     def string(self, name: str, text: str) -> None:
-        """Define a constant, zero-terminated string of ASCII letters without quotes."""
+        """Define the constant `name`, a zero-terminated string with the `text` of ASCII letters without quotes."""
         self._parts.append(f'@{name} = internal constant [{len(text) + 1} x i8] c"{text}\\00"')
 
     def constant(self, name: str, data: bytes) -> None:
@@ -360,7 +360,8 @@ class Module:
         self.raw(name, f'@{name} = internal constant [{len(data)} x i8] c"{text}", align 16')
 
     def variable(self, name: str, nbytes: int) -> None:
-        """Define a zeroed global variable, aligned to 128 bytes so that it shares no cache line."""
+        """Define the global variable `name` of `nbytes` zero bytes, aligned to 128 bytes so that it shares no cache
+        line."""
         self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")
 
     def raw(self, name: str, text: str) -> None:

@@ -115,7 +115,8 @@ class Library:
 def _link_with_llvm(
     objects: Mapping[str, bytes], names: list[str], imports: Mapping[str, int]
 ) -> tuple[object, dict[str, int]]:
-    """Link with LLVM's ORC. Returns the object that keeps the code in memory, and the addresses of `names`."""
+    """Link `objects` (contents by name) with LLVM's ORC, with the addresses `imports` of outer symbols. Returns (the
+    object that keeps the code in memory, the addresses of the functions `names`)."""
     llvm = toolchain.llvm()
     builder = llvm.JITLibraryBuilder()
     for image in objects.values():

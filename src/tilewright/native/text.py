@@ -47,7 +47,7 @@ class Writer:
         return f"{_UNUSABLE.sub('_', hint)}.{self._count}" if hint else f".{self._count}"
 
     def inst(self, text: str, hint: str = "") -> str:
-        """Write `%new = text` and return `%new`."""
+        """Write `%new = text` and return `%new`, a new name that begins with `hint`."""
         if hint:
             name = "%" + self.fresh(hint)
         else:
@@ -84,8 +84,8 @@ class Writer:
         return name
 
     def declare(self, name: str, result: str, arguments: Sequence[str], attributes: str = "") -> str:
-        """Declare an external function once in the module, by the LLVM types of its result and arguments; returns
-        `@name`."""
+        """Declare the external function `name` once in the module, by the LLVM types of its result and arguments and by
+        `attributes`; returns `@name`."""
         symbol = identifier(name, "@")
         self.declarations.setdefault(
             name, f"declare {result} {symbol}({', '.join(arguments)}){' ' + attributes if attributes else ''}"
@@ -104,8 +104,8 @@ class Writer:
         return f"@tile.{list(self.tiles).index(body)}"
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
-        """Emit a call of an LLVM intrinsic or library function with result type `result`; arguments are (type,
-        operand). Returns the result."""
+        """Emit a call of the LLVM intrinsic or library function `name` with result type `result`; arguments are (type,
+        operand), `flags` fast-math flags. Returns the result."""
         symbol = self.declare(name, result, [t for t, _ in arguments])
         operands = ", ".join(f"{t} {v}" for t, v in arguments)
         return self.inst(f"call {flags + ' ' if flags else ''}{result} {symbol}({operands})")

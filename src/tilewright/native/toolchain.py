@@ -33,8 +33,9 @@ def llvm(*, every_target: bool = False) -> Any:
 
 
 def machine_for(triple: str, *, opt: int, cpu: str = "", features: str = "", every_target: bool = False) -> Any:
-    """LLVM's code generator for a triple, processor and features, at optimization level `opt`. Code is position
-    independent, so that any loader can place it.
+    """LLVM's code generator at optimization level `opt` for a `triple`, the processor `cpu` and `features`, in LLVM's
+    names. Code is position independent, so that any loader can place it. `every_target` also initialises the targets of
+    other machines.
 
     Raises TargetError if LLVM does not know the triple.
     """
@@ -54,8 +55,8 @@ def has_assembly(text: str) -> bool:
 
 
 def parsed(text: str, triple: str, machine: Any, what: str, context: Any = None) -> Any:
-    """Parse LLVM text to a verified module with the machine's data layout; modules to be linked share a context. Raises
-    CompileError that names `what`."""
+    """Parse LLVM text to a verified module for `triple` with the machine's data layout; modules to be linked share a
+    context. Raises CompileError that names `what`."""
     binding = llvm()
     try:
         module = binding.parse_assembly(text, context or binding.create_context())

@@ -105,7 +105,8 @@ class OrtDevice:
 
     @staticmethod
     def make(name: str, index: int = 0, vendor: int = -1) -> OrtDevice:
-        """The device with a name. Raises InvalidArgument for an unknown name."""
+        """The device number `index` of the kind `name`, such as "cpu", by `vendor` (negative: the usual one). Raises
+        InvalidArgument for an unknown name."""
         if name.lower() not in _DEVICES:
             raise InvalidArgument(f"Unsupported device type: {name}", expected=f"one of {sorted(_DEVICES)}")
         kind, usual = _DEVICES[name.lower()]

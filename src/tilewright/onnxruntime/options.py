@@ -122,7 +122,7 @@ class SessionOptions(_Entries):
         super().__setattr__(name, value)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
-        """Set an entry of the configuration to a text."""
+        """Set the entry `key` of the session's configuration to the text `value`."""
         self._entries[key] = str(value)
 
     def get_session_config_entry(self, key: str) -> str:
@@ -204,7 +204,7 @@ class RunOptions(_Entries):
         self.training_mode = False
 
     def add_run_config_entry(self, key: str, value: str) -> None:
-        """Set an entry of the configuration."""
+        """Set the entry `key` of the run's configuration to the text `value`."""
         self._entries[key] = str(value)
 
     def get_run_config_entry(self, key: str) -> str:

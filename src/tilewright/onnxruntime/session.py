@@ -170,8 +170,8 @@ class InferenceSession:
         return results
 
     def _computed(self, feed: Mapping[str, Any], targets: Mapping[str, Any]) -> dict[str, Any]:
-        """All outputs by name for the inputs `feed`; those in `targets` are written to its arrays. Values that fit go
-        to the model unchanged; others are checked and converted first."""
+        """All outputs by name for the inputs `feed`; outputs that `targets` names are written to its arrays. Values
+        that fit go to the model unchanged; others are checked and converted first."""
         if self._arrays and feed.keys() == self._names and not targets and all(map(_is_array, feed.values())):
             try:
                 return self._model.run(feed)

@@ -61,8 +61,8 @@ def _longest(extent: Expr, size: int) -> Expr:
 
 
 def _reduced(x: Tensor, out: TensorType, attrs: AdaptivePoolAttrs, fill: Expr, reducer: Any, name: str) -> Tensor:
-    """The tensor of the reductions of each window's elements by `reducer`; places past a window's end count as `fill`,
-    whose type is that of the result."""
+    """The stage `name` of the reductions of each window's elements by `reducer`; places past a window's end count as
+    `fill`, which has the result's type."""
     rank = x.ndim - 2
     taps = [te.reduce_axis(_longest(x.shape[2 + k], attrs.size[k]), KERNEL[rank][k]) for k in range(rank)]
 

@@ -46,9 +46,9 @@ def parallel(node: Node, output: int = 0) -> tuple[Links | None, ...]:
 def parallel_of(
     op: str, types: Sequence[TensorType | None], attrs: Attrs, out: TensorType, output: int = 0
 ) -> tuple[Links | None, ...]:
-    """For each axis of `out`, the result of an operator applied to operands of these types, the axes of the operands
-    that are parallel to it; None where the operator mixes positions or treats them differently, or where its expression
-    tells nothing."""
+    """For each axis of `out`, result number `output` of the operator `op` applied to operands of these types, the axes
+    of the operands that are parallel to it; None where the operator mixes positions or treats them differently, or
+    where its expression tells nothing."""
     rule, definition = LINKS.get(op), get(op)
     if definition.kind == "pointwise":
         return tuple(tuple(_aligned(t, out, axis) for t in types) for axis in range(out.rank)) if types else ()

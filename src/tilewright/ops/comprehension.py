@@ -43,8 +43,8 @@ Out = tuple[TensorType, ...]
 @dataclass(frozen=True, slots=True)
 class ComprehensionAttrs(Attrs):
     """Attributes of the operators that compute a comprehension, a statement `text`. `starts` and `extents` are the
-    ranges of its indices: those on the left first, then those that are reduced over by first appearance. `sizes` are
-    the values of n0, n1, ... in the text."""
+    ranges of its indices: first of the indices on the left, then of the indices that are reduced over, by first
+    appearance. `sizes` are the values of n0, n1, ... in the text."""
 
     text: str
     extents: Dims
@@ -174,10 +174,9 @@ def emit_nest(
 
 
 def emit_stage(builder: GraphBuilder, tensor: Tensor, values: Mapping[Tensor, Value], name: str | None = None) -> Value:
-    """Emit the node that computes a tensor expression's stage from `values`, those of the tensors that it reads.
-
-    Raises UnsupportedError for expressions that statements cannot state (`formulas/stages.py`).
-    """
+    """Emit the node, named `name`, that computes a tensor expression's stage from `values`, the values of the tensors
+    that it reads; returns its value. Raises UnsupportedError for expressions that statements cannot state
+    (`formulas/stages.py`)."""
 
     def create(stage: Stage) -> Value:
         attrs = ComprehensionAttrs(

@@ -98,7 +98,9 @@ def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
 
 
 def pad_stage(x: Tensor, pads: Sequence[int], fill: Expr, after: Sequence[Expr] | None = None) -> Tensor:
-    """`x` padded with `fill` around its spatial dimensions, as a stage called "pad"; `x` itself if all pads are 0."""
+    """`x` padded with `fill` around its spatial dimensions, as a stage called "pad"; `x` itself if all pads are 0.
+    `after` replaces the second half of `pads`, the numbers of elements after each dimension, where they are
+    expressions."""
     rank = x.ndim - 2
     following = list(pads[rank:]) if after is None else list(after)
     if not any(pads[:rank]) and all(as_int(a) == 0 for a in following):

@@ -193,7 +193,8 @@ def check_window(sizes: Sequence[int]) -> None:
 
 
 def axis_of(axis: int, rank: int, what: str = "axis") -> int:
-    """A possibly negative axis as a position. Raises ShapeError when there is none."""
+    """A possibly negative axis of a tensor of `rank` dimensions as a position. Raises ShapeError, which calls it
+    `what`, when there is none."""
     if not -rank <= axis < rank:
         raise ShapeError(f"{what} is outside the tensor", expected=f"from {-rank} to {rank - 1}", got=axis)
     return axis % rank
@@ -239,7 +240,7 @@ def rank_at_least(t: TensorType, rank: int) -> None:
 
 
 def at_least(extent: Expr, count: Expr, what: str) -> None:
-    """Raise TooSmallError with the text `what` unless the dimension provably has at least `count` elements."""
+    """Raise TooSmallError with the text `what` unless `extent`, of a dimension, is provably at least `count`."""
     if known(count >= 0) and known(count <= extent):
         return
     number = as_int(count)
@@ -288,7 +289,8 @@ def wide(values: Any) -> Any:
 
 
 def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:
-    """`tensor` rounded from its accumulator type to `to`, as a stage; `tensor` itself if it has that type."""
+    """`tensor` rounded from its accumulator type to `to`, as a stage called `name`; `tensor` itself if it has that
+    type."""
     if tensor.dtype is to:
         return tensor
     result: Tensor = compute(tensor.shape, lambda *i: cast(tensor[i], to), name=name)

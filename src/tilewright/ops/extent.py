@@ -132,7 +132,8 @@ bound."""
 
 
 def _corners(center: bool, box: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The smaller and the larger coordinates, (x1, y1, x2, y2), of a box."""
+    """The smaller and the larger coordinates, (x1, y1, x2, y2), of `box`: two opposite corners or, if `center`, its
+    centre, width and height."""
     if center:
         x, y, w, h = box
         half = const(0.5, f32)

@@ -19,11 +19,11 @@ from tilewright.support.errors import CallError, VerifyError
 
 
 def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Run a graph on arrays; returns its outputs by name. Symbolic dimensions are bound by the inputs' shapes. Rooms
-    may be omitted.
+    """Run a graph on arrays and weights (`params`), both by name; returns its outputs by name.
 
-    Raises CallError for arguments that do not fit, or sizes that violate an assumption of the graph, VerifyError if an
-    operator's reference disagrees with its type.
+    Symbolic dimensions are bound by the inputs' shapes. Rooms may be omitted. Raises CallError for arguments that do
+    not fit, or sizes that violate an assumption of the graph, VerifyError if an operator's reference disagrees with its
+    type.
     """
     rooms = {v.name: ROWS for v in graph.inputs if is_room(v) and v.name not in inputs}
     while True:

@@ -63,8 +63,8 @@ class Nest:
     def loops(
         self, names: str, extents: Sequence[Any], parallel: bool = False, inner: LoopKind = "serial"
     ) -> Iterator[tuple[Var, ...]]:
-        """Add a loop for each extent (there may be none), nested in this order; yields their variables. The innermost
-        is of kind `inner`, the outermost parallel with `parallel`."""
+        """Add a loop for each extent (there may be none), nested in this order; yields their variables, whose names
+        begin with `names`. The innermost is of kind `inner`, the outermost parallel with `parallel`."""
         variables_: list[Var] = []
         for k, _ in enumerate(extents):
             variables_.append(Var(fresh_name(f"{names}{k}", self.used_names)))
@@ -93,8 +93,8 @@ class Nest:
 
     @contextmanager
     def allocate(self, name: str, dtype: DType, shape: Sequence[Any], scope: Scope = "local") -> Iterator[Buffer]:
-        """Allocate a buffer for the statements that are emitted inside the `with` block; yields it. Its name begins
-        with `name`."""
+        """Allocate a buffer of `dtype` and `shape` for the statements that are emitted inside the `with` block; yields
+        it. Its name begins with `name`."""
         buffer = Buffer(fresh_name(name, self.used_names), dtype, tuple(as_expr(d) for d in shape), scope)
         self.stack.append([])
         yield buffer

@@ -141,9 +141,10 @@ def _rounded(e: Expr, bits: Expr, t: DType, saturate: bool) -> Expr:
 
 
 def _exponent(bits: Expr, saturate: bool, rounding: Rounding) -> Expr:
-    """The f32 exponent in the encoding of f8e8m0, rounded by the mantissa (ties go up). Numbers outside of the type's
-    range, 2^-127 to 2^127, become the nearer end if `saturate`, else NaN; zero and negative numbers count as below it.
-    This follows ONNX's specification of Cast, and ONNX Runtime where that is silent."""
+    """The f32 exponent, from the f32 number's `bits`, in the encoding of f8e8m0, rounded by the mantissa (ties go up).
+    Numbers outside of the type's range, 2^-127 to 2^127, become the nearer end if `saturate`, else NaN; zero and
+    negative numbers count as below it. This follows ONNX's specification of Cast, and ONNX Runtime where that is
+    silent."""
     size = call("bitand", bits, _u32(0x7FFFFFFF))
     exponent, mantissa = call("shr", size, _u32(23)), call("bitand", size, _u32(0x7FFFFF))
     least = call("eq", exponent, _u32(0))  # a subnormal number of f32 from 2^-127 on, whose first bit is the power
@@ -160,7 +161,8 @@ def _exponent(bits: Expr, saturate: bool, rounding: Rounding) -> Expr:
 
 
 def encoded_numpy(x: Any, t: DType, saturate: bool, rounding: Rounding) -> Any:
-    """An array of f32 rounded to a small float, as `encoded` does."""
+    """An array of f32 rounded to the small float `t`, as `encoded` does; numbers beyond its range become the largest
+    one if `saturate`."""
     array = np.asarray(x).astype(np.float32)
     if t is f8e8m0:
         return _exponent_numpy(array.view(np.uint32), saturate, rounding).astype(np.uint8).view(t.numpy)

@@ -51,8 +51,9 @@ def pointwise(
     result: TypeRule,
     kind: type[Attrs] = Attrs,
 ) -> OpDef[Any]:
-    """Register the pointwise operator `name` with `arity` operands: `body` computes an element of the result from those
-    of the operands."""
+    """Register the pointwise operator `name` with `arity` operands and attributes of the class `kind`, and return it:
+    `body` computes an element of the result from elements of the operands, `reference` does so in NumPy, and `result`
+    is its type rule."""
 
     def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
         input_types = _arity(types, arity)

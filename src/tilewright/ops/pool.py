@@ -239,7 +239,8 @@ def flat_index(x_shape: Sequence[Expr], point: Sequence[Expr]) -> Expr:
 
 
 def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
-    """A flat index whose spatial part is row-major, converted to one whose spatial part is column-major."""
+    """A flat index whose spatial part, of dimensions `extents`, is row-major, converted to one whose spatial part is
+    column-major."""
     within: Expr = const(0)
     for k in reversed(range(len(extents))):
         within = within + index % extents[k] * product(extents[:k])
@@ -332,8 +333,8 @@ def _average_infer(types: Types, attrs: PoolAttrs) -> Out:
 
 
 def covered(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> Expr | None:
-    """The number of taps along dimension `k` that count for the window at `p`; None if all taps of all windows
-    count."""
+    """The number of taps along spatial dimension `k` of an input of `shape` that count for the window at `p`, as a
+    number of type `t`; None if all taps of all windows count."""
     rank = len(shape) - 2
     before, after = attrs.pads[k], attrs.pads[rank + k]
     include = attrs.count_include_pad
@@ -352,8 +353,8 @@ def covered(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int, p: Expr, t: 
 
 
 def _may_miss(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int) -> bool:
-    """Whether a window along dimension `k` may lie entirely in padding. Its sum is then 0, and it may have any
-    divisor."""
+    """Whether a window along spatial dimension `k` of an input of `shape` may lie entirely in padding. Its sum is then
+    0, and it may have any divisor."""
     before, after, dilation = attrs.pads[k], attrs.pads[len(shape) - 2 + k], attrs.dilations[k]
     extent = as_int(shape[2 + k])
     span = dilation * (attrs.kernel[k] - 1) + 1

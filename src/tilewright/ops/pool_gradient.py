@@ -73,8 +73,8 @@ def _check(created: TensorType, g: TensorType, attrs: PoolAttrs) -> Out:
 
 
 def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent: Sent, name: str) -> Tensor:
-    """A tensor of `type`: each element is the sum of `sent` over all windows that contain it, each at the tap that
-    reads it."""
+    """The stage `name` of `type`: each element is the sum of `sent` over all of `windows` that contain it, each at the
+    tap that reads it."""
     rank, acc = len(windows), accumulator(type.dtype)
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
 
@@ -183,7 +183,7 @@ class _Window:
 
 @contextmanager
 def _planes(nest: Nest, shape: Sequence[Expr]) -> Iterator[tuple[Expr, ...]]:
-    """Add a loop over the planes of an input; yields the numbers of the image and the channel."""
+    """Add a loop over the planes of an input of `shape`; yields the numbers of the image and the channel."""
     with (
         nest.loop("plane", shape[0] * shape[1], parallel=True) as plane,
         nest.let("n", plane // shape[1]) as n,

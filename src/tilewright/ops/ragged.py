@@ -40,7 +40,8 @@ def _infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
 
 
 def sequence_of(starts: Tensor, rows: Expr) -> Tensor:
-    """For each row the number of its sequence, counted from 1: how many sequences begin at or before it."""
+    """For each of `rows` rows the number of its sequence, counted from 1: how many sequences, which begin at `starts`,
+    begin at or before it."""
 
     def begun(i: Expr) -> Any:
         s = te.reduce_axis(starts.shape[0], "s")
@@ -60,7 +61,8 @@ def _compute(inputs: Sequence[Tensor | None], attrs: RowsAttrs, out: tuple[Tenso
 
 
 def sequences_numpy(starts: Any, rows: int) -> Any:
-    """`sequence_of` in NumPy: for each row, how many sequences have begun up to it."""
+    """`sequence_of` in NumPy: for each of `rows` rows, how many sequences, which begin at `starts`, have begun up to
+    it."""
     return np.searchsorted(starts, np.arange(rows), side="right")
 
 

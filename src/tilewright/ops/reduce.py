@@ -38,8 +38,8 @@ def reduce_stage(
     value: Callable[[Expr], Any],
     name: str,
 ) -> Any:
-    """The stage `name` that reduces `value(x[...])` over `axes` by `reducer`. Its reduction axes are named k0, k1, ...;
-    without axes, each element is reduced alone."""
+    """The stage `name` that reduces `value(x[...])` over `axes`, which stay with extent 1 if `keepdims`, by `reducer`.
+    Its reduction axes are named k0, k1, ...; without axes, each element is reduced alone."""
     reduce_axes = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
     over = list(reduce_axes.values()) or [te.reduce_axis(1, "k")]
 

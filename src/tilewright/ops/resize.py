@@ -233,7 +233,8 @@ def _compute(inputs: Tensors, attrs: ResizeAttrs, out: Out) -> tuple[Tensor, ...
 
 
 def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: ResizeAttrs) -> Expr:
-    """`value`, or the extrapolation value if output sample `o` lies outside of the input with tf_crop_and_resize."""
+    """`value`, or the extrapolation value if output sample `o`, which is read at `coordinate(o)`, lies outside of the
+    input of `span` elements with tf_crop_and_resize."""
     if attrs.coordinates != "tf_crop_and_resize":
         return value
     c = coordinate(o)

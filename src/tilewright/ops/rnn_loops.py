@@ -221,7 +221,7 @@ class RecurrentLoops:
         return scalar(0, self.operands.x.dtype) if value is None else value
 
     def shares(self, time: Expr, row: Expr, panel: Expr, lane: Expr) -> list[Expr]:
-        """The parts of gates_x for the element of the state at a panel's lane."""
+        """The parts of gates_x for the element of the state at a panel's lane in `row` at the step `time`."""
         return self.parts(self.operands.x, self.program.shares, (time, row), panel, lane)
 
     def vectors(self, panel: Expr, lane: Expr) -> Sequence[Expr | None]:

@@ -104,7 +104,8 @@ def _nowhere(attrs: GridSampleAttrs) -> float | None:
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
-    """The weights of the taps for a coordinate that exceeds its integer part by `fraction`."""
+    """The weights of the taps of interpolation by `mode` ("nearest", "linear" or "cubic") for a coordinate that exceeds
+    its integer part by `fraction`."""
     if mode == "nearest":
         return [scalar(1, f64)]
     if mode == "linear":
@@ -272,8 +273,8 @@ def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
 
 
 def most_samples(height: Expr, width: Expr) -> Expr:
-    """The largest number of samples along one side of a cell that may lie in an image, as neighbouring samples differ
-    by half a pixel or more."""
+    """The largest number of samples along one side of a cell that may lie in an image of `height` x `width`, as
+    neighbouring samples differ by half a pixel or more."""
     return (height + width) * 2 + 6
 
 

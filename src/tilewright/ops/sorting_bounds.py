@@ -33,8 +33,8 @@ SPARSE = 2
 
 
 def bounds(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """The loop program that finds the first elements along `axis`, for known extent and count: it searches for a bound
-    on their keys, collects those within the bound, and ranks them."""
+    """The loop program that finds the first elements of `x` along `axis`, the largest or the smallest, for known extent
+    and count: it searches for a bound on their keys, collects the elements within the bound, and ranks them."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = as_int(x.shape[axis]), as_int(values.shape[axis])
     assert extent is not None and count is not None and 0 < count <= extent
@@ -85,7 +85,8 @@ def _last(key: DType) -> Expr:
 
 
 def _middle(x: Buffer, low: Expr, high: Expr, step: Expr, largest: bool) -> Expr:
-    """The key at which step `step` of the search divides the range from `low` to below `high`."""
+    """The key at which step `step` of the search for the largest (or smallest) elements of `x` divides the range from
+    `low` to below `high`."""
     key = low.dtype
     between = low + call("shr", high - low, const(1, key))
     if not x.dtype.is_float:

@@ -28,8 +28,8 @@ ZEROED = 64
 
 
 def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
-    """The loop program that sorts along `axis` by radix sort of the keys' digits; only elements that can be among the
-    first are sorted."""
+    """The loop program that sorts `x` along `axis`, the largest or the smallest first, by radix sort of the keys'
+    digits; only elements that can be among the first are sorted."""
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], values.shape[axis]
     key = key_type(x.dtype)
@@ -99,7 +99,8 @@ class _Sorter:
                 self.side.set(1 - source)
 
     def select(self, extent: Expr, count: Expr) -> None:
-        """Emit a pass that discards elements whose top digit is beyond that of the `count`-th one."""
+        """Emit a pass over `extent` elements that discards the ones whose top digit is beyond the top digit of the
+        `count`-th one."""
         nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
 
         def top(k: Expr) -> Expr:

@@ -76,7 +76,8 @@ class Program:
 
 
 def check_steps(steps: Steps, count: int) -> None:
-    """Raise VerifyError for steps with unknown operators, or that read values of later steps."""
+    """Raise VerifyError for steps with unknown operators, or that read values of later steps. `count` values are
+    numbered before the steps' own."""
     for k, (op, operands, _) in enumerate(steps):
         if op not in BODIES and op != "constant":
             raise VerifyError("a step is no pointwise operator", got=op)
@@ -85,9 +86,9 @@ def check_steps(steps: Steps, count: int) -> None:
 
 
 def multiplying(steps: Steps, products: int, shares: int, arguments: int, states: int) -> Program:
-    """The program of a user's cell, from `steps`, its pointwise steps. In `steps`, values are numbered so that the
-    `products` products of the state h come first, one for each gate, and then the arguments; the program numbers
-    arguments first, and computes the products by steps of its own."""
+    """The program of a user's cell of `shares` shares of the input and `states` states, from `steps`, its pointwise
+    steps. In `steps`, values are numbered so that the `products` products of the state h come first, one for each gate,
+    and then the arguments; the program numbers arguments first, and computes the products by steps of its own."""
 
     def number(v: int) -> int:
         return v + arguments if v < products else v - products if v < products + arguments else v

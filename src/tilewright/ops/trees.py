@@ -265,7 +265,8 @@ class _Forest:
                         nest.store(left, (lane,), call("bitand", left[lane], retained))
 
     def leaves(self, masks: Masks, tree: Expr, left: Buffer, total: Buffer) -> None:
-        """Emit the addition, to `total`, of the values of each lane's first leaf in the mask `left`."""
+        """Emit the addition, to `total`, of the values of each lane's first leaf of the tree `tree` in the mask
+        `left`."""
         nest = self.nest
         with nest.let("leaf", masks.first_leaf[tree]) as begin, nest.allocate("leaves", i32, (LANES,)) as leaves:
             with nest.loop("lane", LANES, kind="vectorized") as lane:

@@ -153,7 +153,8 @@ def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
 
 
 def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> None:
-    """Emit a comparison of rows: `sign` becomes -1, 0 or 1 if row `a` is before, equal to, or after row `b`."""
+    """Emit a comparison of rows of `width` elements: `sign` becomes -1, 0 or 1 if row `a` is before, equal to, or after
+    row `b`."""
     sign.set(0)
     with nest.loop("m", width) as m, nest.when(call("eq", sign.value, const(0))):
         with nest.when(_below(x[a, m], x[b, m])):

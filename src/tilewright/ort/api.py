@@ -86,7 +86,8 @@ class Api:
 
 
 def status(base: int, code: int, message: str) -> int:
-    """The address of a new status made by the ONNX Runtime with this `OrtApiBase`; the receiver releases it."""
+    """The address of a new status, with the number `code` of an error and its message, made by the ONNX Runtime with
+    this `OrtApiBase`; the receiver releases it."""
     api = function(word_at(base), ctypes.c_void_p, ctypes.c_uint32)(1)  # a function of the first version
     create = function(word_at(api), ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
     return int(create(code, message.encode().replace(b"\0", b"?")))

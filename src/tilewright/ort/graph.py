@@ -56,7 +56,8 @@ class _Reader:
     outermost: int = 0
 
     def fill(self, out: onnx.GraphProto, graph: int, depth: int) -> list[int]:
-        """Write ONNX Runtime's graph with handle `graph` to the message `out`; returns its nodes' handles."""
+        """Write ONNX Runtime's graph with handle `graph`, `depth` levels inside of the model, to the message `out`;
+        returns its nodes' handles. Raises ModelError for graphs that nest too deeply."""
         if depth > MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
         api = self.api
@@ -146,7 +147,7 @@ class _Reader:
                 raise OrtError("an attribute of a kind that cannot be read", where=name, got=kind)
 
     def bytes_of(self, attribute: int, kind: int) -> bytes:
-        """The elements of an attribute as bytes."""
+        """The elements of the attribute with handle `attribute`, of the type number `kind`, as bytes."""
         needed = ctypes.c_size_t()
         self.api.succeeds("ReadOpAttr", attribute, kind, None, 0, ctypes.byref(needed))  # says how many bytes
         data = ctypes.create_string_buffer(max(needed.value, 1))
@@ -202,7 +203,7 @@ class _Reader:
 
 
 def shape_of(api: Api, value: int) -> tuple[int, tuple[int, ...]]:
-    """The code of a tensor's element type, and its shape."""
+    """(the code of the element type, the shape) of the tensor with handle `value`."""
     code, shape, rank = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_size_t()
     refs = (ctypes.byref(code), ctypes.byref(shape), ctypes.byref(rank))
     api.call("GetTensorElementTypeAndShapeDataReference", value, *refs)

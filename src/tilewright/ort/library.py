@@ -188,7 +188,7 @@ class _Compute:
 
     def ask(self, name: str, *arguments: Value, layout: Value | None = None) -> None:
         """Emit a call of function `name` of ONNX Runtime's interface; a status other than success is returned to the
-        caller."""
+        caller, after releasing `layout` if that is passed."""
         f = self.f
         status = f.call(PTR, f.load(PTR, self.api, 8 * CHECKED[name][0]), *arguments)
         with f.when(status.ne(0)):

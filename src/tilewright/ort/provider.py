@@ -105,8 +105,8 @@ class Provider:
             self.sessions.pop(ep, None)
 
     def capability(self, ep: int, graph: int, support: int) -> None:
-        """Tell ONNX Runtime, through `support`, which nodes of `graph` Tilewright computes: none of an invalid model,
-        about which ONNX Runtime reports the error."""
+        """Tell ONNX Runtime, through `support`, which nodes of `graph` Tilewright computes in the session of the
+        provider `ep`: none of an invalid model, about which ONNX Runtime reports the error."""
         api, session = self._api(), self.sessions[ep]
         if api.handle("Graph_GetParentNode", graph):
             return  # the body of a loop or branch: taken with its node, or not at all
@@ -181,7 +181,8 @@ class Provider:
         return _Node(info, tables, computed)
 
     def _struct(self, fields: tuple[str, ...], entries: Mapping[str, str]) -> Memory:
-        """A struct of ONNX Runtime's interface in memory: its version, and the addresses of the functions `entries`."""
+        """A struct of ONNX Runtime's interface with the fields `fields` in memory: its version, and the addresses of
+        the functions `entries`."""
         memory = Memory(8 * abi.STRUCT_WORDS)
         memory[0] = abi.API_VERSION
         for k, name in enumerate(fields, 1):

@@ -118,8 +118,8 @@ class Composite:
         return {o.name: result[o.name] for o in self.outputs}
 
     def warn_if_new(self, stacklevel: int, hint: str = "") -> None:
-        """Warn once for each node that runs elsewhere: which host runs it, and the cost; `hint` is the advice to
-        show."""
+        """Warn once for each node that runs elsewhere, at the caller `stacklevel` levels up: which host runs it, and
+        the cost; `hint` is the advice to show."""
         if len(self._context.elsewhere) == len(self._said):
             return
         report = self.coverage()

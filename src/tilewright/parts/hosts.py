@@ -193,7 +193,8 @@ def _ort_knows(node: onnx.NodeProto) -> bool:
 
 
 def _session(model: onnx.ModelProto, infos: Mapping[str, TensorInfo | None], threads: int) -> Runner | None:
-    """A session that runs the model; None if ONNX Runtime is not installed or refuses the model."""
+    """A session of ONNX Runtime that runs the model with `threads` threads; None if ONNX Runtime is not installed or
+    refuses the model."""
     if not has_onnxruntime() or any(not _is_native(i) for i in infos.values() if i is not None):
         return None
     import onnxruntime

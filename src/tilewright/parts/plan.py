@@ -129,8 +129,8 @@ def _levels(section: Section, result: Survey) -> list[int]:
 
 
 def with_known(section: Section, result: Survey, members: Iterable[int]) -> list[int]:
-    """The nodes of a part, and the nodes with known results that they depend on. Each part repeats the latter, so that
-    its import can evaluate them: shapes that they compute stay known."""
+    """The nodes `members` of a part, and the nodes with known results that they depend on. Each part repeats the
+    latter, so that its import can evaluate them: shapes that they compute stay known."""
     producers = {name: k for k, node in enumerate(section.nodes) for name in node.output if name}
     chosen: set[int] = set(members)
     stack = list(chosen)

@@ -133,8 +133,9 @@ def loss_of(exact: Scores, other: Scores) -> Loss:
 
 
 def student(confidence: float, freedom: int) -> float:
-    """A quantile of Student's distribution, above 1/2, by bisection of its finite series (Abramowitz and Stegun, 26.7.3
-    and 26.7.4); by its expansion about the normal distribution (26.7.5) from `SERIES` degrees of freedom on."""
+    """The quantile of Student's distribution with `freedom` degrees of freedom at the probability `confidence`, above
+    1/2, by bisection of its finite series (Abramowitz and Stegun, 26.7.3 and 26.7.4); by its expansion about the normal
+    distribution (26.7.5) from `SERIES` degrees of freedom on."""
     if freedom >= SERIES:
         z = NormalDist().inv_cdf(confidence)
         return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

@@ -39,8 +39,8 @@ def squares(model: Model, feed: Feed, outputs: Mapping[str, Any]) -> tuple[float
 
 
 def close_scores(pairs: Sequence[tuple[float, float]], *, fitted: bool = False) -> Scores:
-    """The scores of a model from its `squares` on each sample: the metric is 1 minus their relative error, or minus
-    infinity or NaN if infinite elements differ."""
+    """The scores of a model from `pairs`, its `squares` on each sample: the metric is 1 minus their relative error, or
+    minus infinity or NaN if infinite elements differ. `fitted`: the model was fitted to these samples themselves."""
     difference, whole = sum(d for d, _ in pairs), sum(w for _, w in pairs)
     metric = 1.0 - (difference / whole) ** 0.5 if whole > 0 else float(difference == 0)
     return Scores(metric, tuple(pairs), fitted=fitted)
@@ -60,7 +60,7 @@ class Pairs:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """The median durations of both models."""
+        """The median durations, in seconds, of a call of each of the two models."""
         return median(self.first), median(self.second)
 
     @property

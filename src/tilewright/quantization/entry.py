@@ -208,8 +208,8 @@ class _Search:
         return replace(self.original, chosen=precision, model=model, scores=scores, layers=layers)
 
     def mixed_weights(self, precision: Precision, all_of_it: Scores) -> _Candidate:
-        """Weights of 4 bits in as many products as the metric allows, then of 8 bits: those with the largest errors
-        have more bits, or stay in f32."""
+        """The candidate with weights of 4 bits in as many products as the metric allows, then of 8 bits: the products
+        with the largest errors have more bits, or stay in f32."""
         graph, weights = self.original.graph, self.original.weights
         sites = [s for s in sites_of(graph) if can_have(s, 8)]
         four = [s for s in sites if precision == "int4w" and can_have(s, 4)]
@@ -259,7 +259,8 @@ class _Search:
     # --- int8 ---------------------------------------------------------------------------------------------------------
 
     def in_int8(self) -> _Candidate:
-        """The candidate with as many layers in int8 as the metric allows: those with the largest errors stay in f32."""
+        """The candidate with as many layers in int8 as the metric allows: the layers with the largest errors stay in
+        f32."""
         if not all_sites(self.maker.read.graph, products=self.attention):
             return replace(self.original, reason="no layer multiplies by weights")
         choices = self.samples.choices
@@ -300,8 +301,9 @@ class _Search:
         return _Candidate("int8" if sites else "fp32", model, scores, written, weights, (), ranges=ranges)
 
     def crossed(self, sites: Sequence[Site], names: Mapping[str, str], fits: Sequence[Fit]) -> Scores:
-        """The scores of the model with the layers `sites` in int8, where each sample is computed with the fit to the
-        other samples: one program takes the numbers of all fits. A single sample is computed with its own fit."""
+        """The scores of the model with the layers `sites`, called `names` in it, in int8, where each sample is computed
+        with the fit to the other samples: one program takes the numbers of all fits. A single sample is computed with
+        its own fit."""
         assert self.outputs is not None
         feeds, program = self.samples.feeds, opened(self.maker.read.graph, sites, names)
         pairs: dict[int, tuple[float, float]] = {}

@@ -210,12 +210,10 @@ def _array(value: Any) -> Any:
 
 
 def rows_of(arrays: Mapping[str, Any], graph: Graph, names: Sequence[str], most: int = 32) -> Iterator[Feed]:
-    """Arrays whose first dimension counts samples, divided into calls with as many rows as the model's first dimension;
-    if that is symbolic, with at most `most`, and so few that there are at least `CALLS` calls. Remaining rows form
-    another call if the dimension is symbolic.
-
-    Raises CallError if the arrays have different numbers of rows, or fewer than a call needs.
-    """
+    """Arrays, by the inputs' names `names`, whose first dimension counts samples, divided into calls with as many rows
+    as the model's first dimension; if that is symbolic, with at most `most`, and so few that there are at least `CALLS`
+    calls. Remaining rows form another call if the dimension is symbolic. Raises CallError if the arrays have different
+    numbers of rows, or fewer than a call needs."""
     firsts = {name: (as_int(v.shape[0]) if v.shape else 0) for name, v in zip(names, graph.inputs, strict=True)}
     counts = {name: len(array) if np.ndim(array) else 0 for name, array in arrays.items()}
     if len(set(counts.values())) > 1:

@@ -85,8 +85,8 @@ def contents_of(source: Path) -> Iterator[bytes]:
 
 
 def lines(raw: IO[bytes], where: str) -> Iterator[bytes]:
-    """The contents of the records in an archive, one after another. Raises RecordError if it is not an archive or is
-    truncated."""
+    """The contents of the records in the archive `raw`, one after another. Raises RecordError, about `where`, if it is
+    not an archive or is truncated."""
     try:
         with io.BufferedReader(gzip.GzipFile(fileobj=raw, mode="rb"), READ_BYTES) as file:
             header = file.readline(len(HEADER) + 1)

@@ -172,8 +172,8 @@ class Index:
         self._db, self._process, self._stamp = db, os.getpid(), now
 
     def _make(self, copy: bool, known: set[str], now: str, written: Mapping[str, Values]) -> None:
-        """Write the index file: existing rows if `copy` (their digests are `known`), plus those of new records, without
-        removed ones."""
+        """Write the index file with the stamp `now`: existing rows if `copy` (their digests are `known`), plus the rows
+        `written` of new records, without removed ones."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(prefix=UNFINISHED, dir=self._folder)
@@ -227,7 +227,8 @@ def _row(values: tuple[object, ...]) -> Row:
 
 
 def _changing(path: str) -> sqlite3.Connection:
-    """Open a private file for writing, without journal or locks: if writing fails, the whole file is dropped."""
+    """Open the private file `path` for writing, without journal or locks, and return the connection: if writing fails,
+    the whole file is dropped."""
     name = path if path == MEMORY else f"{Path(path).absolute().as_uri()}?nolock=1"
     db = sqlite3.connect(name, uri=True, check_same_thread=False)
     db.execute("PRAGMA journal_mode = OFF")

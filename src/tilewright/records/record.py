@@ -281,7 +281,8 @@ def parse_workload(text: str) -> PrimFunc | Graph:
 
 
 def provenance(target: Target, time: int, author: str = "") -> Provenance:
-    """The provenance of a record made with this compiler on this machine."""
+    """The provenance of a record made with this compiler on this machine at `time`, in seconds since 1970, by
+    `author`."""
     extensions = tuple(plugins.digests())
     return Provenance(code_version(), llvm_version(), _host(), target.fingerprint, time, extensions, author)
 

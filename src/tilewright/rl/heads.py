@@ -28,7 +28,8 @@ class Head(Protocol):
         """The distribution's parameters for the policy's last hidden layer (batch, features), by name."""
 
     def sample(self, outputs: Sequence[Tensor], deterministic: bool) -> tuple[Tensor, Tensor | None]:
-        """Actions (batch, ...) and their log-probabilities (batch,) from the outputs that `trace` named."""
+        """(actions (batch, ...), their log-probabilities (batch,) or None) from the outputs that `trace` named: random
+        ones, or the likeliest ones if `deterministic`."""
 
 
 class Trained(Head, Protocol):

@@ -194,8 +194,8 @@ class _Forward:
 
 
 def _eager(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
-    """The outputs that the module computes eagerly. Raises UnsupportedError unless exploration and inference give the
-    same distribution parameters and nothing else."""
+    """The outputs that the module computes eagerly from `batch`. Raises UnsupportedError unless exploration and
+    inference give the same distribution parameters and nothing else."""
     where = f"module {type(module).__name__}"
     module.eval()
     passes: dict[str, dict[str, Any]] = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}

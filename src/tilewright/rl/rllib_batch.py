@@ -17,7 +17,7 @@ Path = tuple[str, ...]
 
 
 def flat(nested: Mapping[str, Any], prefix: Path = ()) -> dict[Path, Any]:
-    """The tensors of nested dicts, by the keys that lead to them, sorted."""
+    """The tensors of nested dicts, by the keys that lead to them (after the keys `prefix`), sorted."""
     result: dict[Path, Any] = {}
     for key in sorted(nested):
         value = nested[key]

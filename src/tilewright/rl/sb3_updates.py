@@ -19,7 +19,7 @@ from tilewright.support.errors import UnsupportedError
 
 
 def learner_of(model: Any, parts: Parts, threads: int) -> Learner:
-    """The compiled updates of a model. Raises UnsupportedError listing all obstacles."""
+    """The compiled updates of a model, by `threads` threads. Raises UnsupportedError listing all obstacles."""
     if not isinstance(model, BaseAlgorithm):
         raise UnsupportedError(
             "updates are an algorithm's", expected="PPO, A2C, DQN, SAC, TD3 or DDPG", got=type(model)

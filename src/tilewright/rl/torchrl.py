@@ -217,7 +217,8 @@ class StoreWeightSync(WeightSyncScheme):
         self._published: Published | None = published
 
     def send(self, weights: Any = None, worker_ids: Any = None) -> None:
-        """Publish weights (the original policy's present ones if None)."""
+        """Publish weights (the original policy's present ones if None) for all workers. Raises UnsupportedError unless
+        `worker_ids` is None, WeightError in a process that does not publish."""
         if self._published is None:
             raise WeightError("weights are sent by the process that publishes them")
         if worker_ids is not None:

@@ -181,8 +181,8 @@ def _search(blocks: list[Block]) -> tuple[list[int], int]:
 
 
 def _by_pressure(blocks: list[Block]) -> list[int]:
-    """The numbers of all blocks, ordered by memory pressure: first those that are live at the step with the most live
-    bytes, then those at the next step by that measure, and so on; within a step the largest first."""
+    """The numbers of all blocks, ordered by memory pressure: first the blocks that are live at the step with the most
+    live bytes, then the blocks at the next step by that measure, and so on; within a step the largest first."""
     steps = sorted({b.first for b in blocks})
     spans = [(bisect_left(steps, b.first), bisect_right(steps, b.last)) for b in blocks]
     change = [0] * (len(steps) + 1)

@@ -125,8 +125,9 @@ def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tup
 def bind_outputs(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], out: Any
 ) -> tuple[list[Array], list[Array]]:
-    """The caller's arrays in `out`, checked, and for each the array that native code writes: the same, or a new one
-    that is copied back if it cannot be written in place. Raises CallError for arrays that do not fit."""
+    """(the caller's arrays in `out`, checked against `outputs` and their `shapes`; for each the array that native code
+    writes): the latter is the caller's, or a new one that is copied back if it cannot be written in place. Raises
+    CallError for arrays that do not fit."""
     arguments = list(out) if isinstance(out, (tuple, list)) else [out]
     if len(arguments) != len(outputs):
         names = ", ".join(f"{o.name}: {describe_spec(o)}" for o in outputs)

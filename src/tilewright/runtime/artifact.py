@@ -275,11 +275,9 @@ class _LazyTexts:
 
 
 def _digest(name: str, parts: Iterable[Buffer]) -> bytes:
-    """A tree digest: BLAKE2 of the digests of chunks, which several threads compute if there are many.
-
-    Chunks of weights are digested with CRC-32, which is several times faster and detects accidental damage as well;
-    damaged weights are less dangerous than damaged code.
-    """
+    """A tree digest of the section `name`, whose bytes are `parts`: BLAKE2 of the digests of chunks, which several
+    threads compute if there are many. Chunks of weights are digested with CRC-32, which is several times faster and
+    detects accidental damage as well; damaged weights are less dangerous than damaged code."""
     digest_chunk = _crc if name == "weights" else _hash
     chunks = list(_chunks(parts))
     if len(chunks) > 2:

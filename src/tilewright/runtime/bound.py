@@ -47,9 +47,9 @@ class BoundCall:
 
 
 def bound_call(model: Model, inputs: Sequence[Array], outputs: Sequence[Array]) -> BoundCall | None:
-    """A model's call on arrays that native code reads and writes in place; None if it cannot: where inputs would be
-    copied, data decides sizes, or the program keeps state or runs on a GPU. Raises CallError if the arrays do not
-    fit."""
+    """A model's call on `inputs` and `outputs`, arrays that native code reads and writes in place; None if it cannot:
+    where inputs would be copied, data decides sizes, or the program keeps state or runs on a GPU. Raises CallError if
+    the arrays do not fit."""
     manifest, engine = model.manifest, model._engine
     if manifest.extents or manifest.state is not None or manifest.ragged is not None or engine.device is not None:
         return None

@@ -269,8 +269,9 @@ def _copy_words(m: Module) -> None:
 
 
 def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tuple[Value, Value]:
-    """Emit code that counts this call as a user of the current slot of weights, so that it is not overwritten. Returns
-    (the slot's WEIGHTS, the address of its count of users); `give_up` is emitted for pages without a current slot."""
+    """Emit code that counts this call of `model` as a user of the current slot of weights, so that it is not
+    overwritten. Returns (the slot's WEIGHTS, the address of its count of users); `give_up` is emitted for pages without
+    a current slot."""
     pinned, pins = f.var(I64), f.var(PTR)
     current = model[MODEL.current]
     with f.loop() as loop:
@@ -287,8 +288,8 @@ def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tupl
 
 
 def _load_weights(f: Function, model: Value, weights: Value, executor: Value, first: Value) -> None:
-    """Emit code that copies the addresses of `weights` to the executor's slots, from number `first` on, if the
-    executor's slots still hold those of another version of the weights."""
+    """Emit code that copies the addresses of `weights` to the slots of the model's executor, from number `first` on, if
+    these still hold the addresses of another version of the weights."""
     generation = weights[WEIGHTS.generation]
     with f.when(generation.ne(executor[EXECUTOR.generation])):
         slots = executor + (first * 8 + EXECUTOR.slots)

@@ -43,7 +43,8 @@ def squeeze(data: bytes) -> bytes:
 
 
 def expand(data: bytes | memoryview, most: int, where: str) -> bytes:
-    """The bytes that `squeeze` compressed. ArtifactError if it is no such stream or holds more than `most` bytes."""
+    """The bytes that `squeeze` compressed to `data`. Raises ArtifactError, about `where`, if it is no such stream or
+    holds more than `most` bytes."""
     decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=MEMORY)
     try:
         out = decoder.decompress(bytes(data), max_length=most + 1)

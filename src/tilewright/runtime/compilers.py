@@ -181,8 +181,8 @@ class _Part:
         self.loaded = loaded(find(self.compiler), payload)
 
     def call(self, arrays: int, sizes: int) -> None:
-        """Run the part on arrays whose addresses, and after them extents, native code passes, outputs last. Outputs are
-        zeros if it fails."""
+        """Run the part on arrays whose addresses native code passes at the address `arrays`, and their extents at
+        `sizes`, outputs last. Outputs are zeros if it fails."""
         at = 0
         arguments: list[list[Array]] = []
         count = sum(map(len, self.sides))

@@ -517,7 +517,7 @@ class Engine:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def set_slot(self, index: int, addresses: Sequence[int]) -> None:
-        """Record the addresses of a slot's packed parameters; no call may have it pinned."""
+        """Record the addresses of the packed parameters of slot number `index`; no call may have it pinned."""
         base = index * self._weights_size
         at = (base + WEIGHTS.addresses) >> 3
         if self._weights[base + WEIGHTS.generation] and self._weights.words[at : at + len(addresses)].tolist() == list(

@@ -25,10 +25,8 @@ class Spec(Protocol):
 
 
 def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """Random arrays: floats normal, integers 0 or 1 (they may index something), u8 0 to 255 (they are images).
-
-    A symbol that `dims` does not name is 1. Inputs that are not arrays of numbers are omitted.
-    """
+    """Random arrays, equal for equal seeds: floats normal, integers 0 or 1 (they may index something), u8 0 to 255
+    (they are images). A symbol that `dims` does not name is 1. Inputs that are not arrays of numbers are omitted."""
     source = np.random.default_rng(seed)
     created = {}
     for spec in specs:

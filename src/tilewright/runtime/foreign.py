@@ -114,7 +114,8 @@ FOREIGN_EXPORTS = ("tw_foreign",)
 
 
 def foreign_function(model: int, entry: int, keep_alive: object) -> Any:
-    """A tvm-ffi `Function` that runs the model whose descriptor is at `model`; `entry` is `tw_foreign`'s address."""
+    """A tvm-ffi `Function` that runs the model whose descriptor is at `model`; `entry` is `tw_foreign`'s address. The
+    function holds `keep_alive` as long as it lives."""
     # tvm_ffi imports torch where it is installed, which takes seconds: only those who ask for it pay.
     import tvm_ffi
 

@@ -38,8 +38,8 @@ def encode(symbols: Array, alphabet: int) -> bytes:
 
 
 def decode(data: bytes, count: int, where: str) -> tuple[Array, int]:
-    """Decode `count` symbols, i64[count], from the beginning of `data`; also returns the number of bytes read. Raises
-    ArtifactError for an invalid code."""
+    """(`count` symbols, i64[count], decoded from the beginning of `data`; the number of bytes read). Raises
+    ArtifactError, about `where`, for an invalid code."""
     alphabet, at = int.from_bytes(data[:4], "little"), 4
     runs = -(-count // RUN)
     if len(data) < 4 or alphabet > len(data) - 4 or 2 * runs > len(data) - 4 - alphabet:
@@ -115,8 +115,9 @@ def _codes(lengths: Array) -> Array:
 
 
 def _table(lengths: Array, where: str) -> tuple[Array, Array, int]:
-    """A decoding table: (for each pattern of as many bits as the longest code the symbol whose code begins it, -1 if
-    none; the length of that code; the number of bits). Raises ArtifactError if `lengths` are no code."""
+    """(for each pattern of as many bits as the longest code the symbol whose code begins it, -1 if none; the length of
+    that code; the number of bits): a decoding table for codes of `lengths` bits. Raises ArtifactError, about `where`,
+    if these are no code."""
     width = max(int(lengths.max(initial=0)), 1)
     if width > LONGEST:
         raise ArtifactError("has a code that is too long", where=where, expected=LONGEST, got=width)
@@ -132,7 +133,8 @@ def _table(lengths: Array, where: str) -> tuple[Array, Array, int]:
 
 
 def _runs(symbols: Array, lengths: Array, codes: Array) -> tuple[Array, bytes]:
-    """(bytes of each run of RUN symbols, the encoded runs one after another)."""
+    """(bytes of each run of RUN symbols, the encoded runs one after another) for symbols with codes of `lengths`
+    bits."""
     sizes = lengths[symbols].astype(np.int64)
     begins = np.arange(0, symbols.size, RUN)
     nbytes = (np.add.reduceat(sizes, begins) + 7) // 8

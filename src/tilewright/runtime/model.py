@@ -164,7 +164,8 @@ class Model(Runner):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 1, *, keep_weights: bool | None = None) -> Model:
-        """The model that `save` wrote. Raises ArtifactError if the file is damaged or not for this machine.
+        """The model that `save` wrote to the file at `path`, for calls of `threads` threads. Raises ArtifactError if
+        the file is damaged or not for this machine.
 
         Args:
             keep_weights: True to keep raw weights in memory once they are packed; else they stay in the file, which is

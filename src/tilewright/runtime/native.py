@@ -206,8 +206,9 @@ class Native:
         return self._builtin(entry, (model, slow, keep_alive, self))
 
     def watching(self, model: int, slow: Callable[..., Any], table: int, keep_alive: object) -> Callable[..., Any]:
-        """Like `builtin`, but its arguments are the model's inputs followed by the tensors of the `watch.WATCH` table
-        at this address: it calls `slow` with all of them if one of those tensors has changed."""
+        """A builtin function like the one of `builtin`, but its arguments are the model's inputs followed by the
+        tensors of the `watch.WATCH` table at the address `table`: it calls `slow` with all of them if one of those
+        tensors has changed. It holds `keep_alive` as long as it lives."""
         if not self._fast:
             return slow
         return self._builtin(self.watch["tw_watching"], (model, slow, table, keep_alive, self))
@@ -255,8 +256,8 @@ def _address(symbol: Any) -> int:
 
 
 def _python_function(name: str, result: Any, *arguments: Any) -> Any:
-    """A function of Python's C API as ctypes function, which is called with the GIL held and shares no settings with
-    `ctypes.pythonapi`."""
+    """The function `name` of Python's C API, with the result type `result`, as ctypes function, which is called with
+    the GIL held and shares no settings with `ctypes.pythonapi`."""
     return ctypes.PYFUNCTYPE(result, *arguments)(_address(getattr(ctypes.pythonapi, name)))
 
 

@@ -23,7 +23,7 @@ HUGE = 16 << 20
 def uninitialised(
     outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], inputs: Sequence[Array]
 ) -> list[Array]:
-    """New arrays for outputs of a call on these inputs. Raises CallError if memory does not suffice."""
+    """New arrays of `shapes` for outputs of a call on these inputs. Raises CallError if memory does not suffice."""
     place = _place(inputs)
     try:
         return [_empty(shape, BY_NAME[o.dtype].numpy, place) for o, shape in zip(outputs, shapes, strict=True)]

@@ -26,7 +26,7 @@ for each order, its blocks: index, number of blocks directly below, and their in
 
 def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan]) -> list[int]:
     """The words of the native struct PLACES: for each plan of the temporaries, its blocks from bottom to top, each with
-    the blocks directly below it."""
+    the blocks directly below it. Blocks that each thread has count for `threads` threads."""
     whose = roots(temps)
     index = {root: k for k, root in enumerate(dict.fromkeys(whose))}
     words = [len(index), len(plans), *(index[r] for r in whose), *(threads if t.per_thread else 1 for t in temps)]

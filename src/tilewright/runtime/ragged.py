@@ -82,9 +82,8 @@ def ragged(arrays: Sequence[Any]) -> Ragged:
 
 def call_ragged(manifest: Manifest, call: Callable[..., Any], /, *inputs: Any, out: Any = None, **named: Any) -> Any:
     """Call a program on packed rows: a `Ragged` (or a list of arrays) for each input that has rows, arrays for others.
-
-    Outputs that have rows are `Ragged`s. Raises CallError for what does not fit.
-    """
+    Outputs that have rows are `Ragged`s; `out` must be None, as outputs are new arrays. Raises CallError for what does
+    not fit."""
     arguments, offsets = _arguments(manifest, inputs, out, named)
     return _results(manifest, call(*arguments), offsets)
 
@@ -140,8 +139,8 @@ def _batch(spec: InputSpec, value: Any) -> Ragged:
 
 
 def _offsets(spec: RaggedSpec, batches: dict[str, Ragged], where: str) -> Array:
-    """The first row of each sequence, and the end, which must agree in all `batches`. Raises CallError for lengths that
-    the program does not allow."""
+    """The first row of each sequence, and the end, which must agree in all `batches`. Raises CallError, about `where`,
+    for lengths that the program does not allow."""
     offsets, *others = (b.offsets for b in batches.values())
     if any(not np.array_equal(offsets, o) for o in others):
         raise CallError("inputs have sequences of different lengths", where=where, got=", ".join(batches))

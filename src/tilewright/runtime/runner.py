@@ -363,7 +363,8 @@ class Runner(Called):
         self._engine.time_limit = seconds
 
     def profile(self, *inputs: Any, repeat: int = 50, threads: int | None = None) -> Profile:
-        """Time every kernel on these inputs with `threads` threads; if None, as many as calls may use."""
+        """Time every kernel on these inputs, in `repeat` calls, with `threads` threads; if None, as many as calls may
+        use."""
         self._stateless()
         self._on_host("timing of kernels")
         from tilewright.runtime.profile import measure  # here, as below: actors start without it

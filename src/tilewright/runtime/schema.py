@@ -42,7 +42,8 @@ def key_of(entry: Field[Any]) -> str:
 
 
 def decode(kind: type[T], data: Any, path: str) -> T:
-    """The dataclass `kind` for JSON data, checked field by field against its type hints."""
+    """The dataclass `kind` for JSON data, checked field by field against its type hints. Raises SchemaError, which says
+    where below `path`, if the data does not fit."""
     try:
         result: T = _decoder_of(kind)(data)
     except SchemaError as error:

@@ -206,7 +206,8 @@ def _coded(rows: Array) -> tuple[Array, Array]:
 
 
 def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tuple[int, dict[str, int]]:
-    """(capacity, sizes by symbol) of new caches, if they are in range. Raises CallError otherwise."""
+    """(capacity, sizes by symbol) of new caches, from the sizes `dims` that the caller states, if they are in range.
+    Raises CallError otherwise."""
     state = runner.manifest.state
     assert state is not None
     caches = {c.input for c in state.caches}  # scales have the same sizes
@@ -228,7 +229,8 @@ def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tu
 
 
 def _allocated(specs: Sequence[InputSpec], capacity: int, dims: Mapping[str, int]) -> list[Array]:
-    """The caches of a state for `capacity` rows, one for each of `specs`, all in one block of memory."""
+    """The caches of a state for `capacity` rows and the sizes `dims`, one for each of `specs`, all in one block of
+    memory."""
     shapes = [(capacity, *(dims[d] if isinstance(d, str) else d for d in spec.shape[1:])) for spec in specs]
     kinds = [BY_NAME[spec.dtype].numpy for spec in specs]
     sizes = [

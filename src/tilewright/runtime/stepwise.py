@@ -38,7 +38,7 @@ PARAMETERS = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("
 
 class Stepper:
     """Emits a program's `steps`, with clock readings between them, into the function `f`, whose parameters are
-    `PARAMETERS`; the other arguments are those of `profile_text`."""
+    `PARAMETERS`; the other arguments are as in `profile_text`."""
 
     def __init__(
         self,

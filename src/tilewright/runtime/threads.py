@@ -91,7 +91,8 @@ def futex(f: Function, word: Value, operation: int, value: Value | int, timeout:
 
 
 def _spin_while(f: Function, pointer: Value, value: Value, type: str) -> None:
-    """Emit a loop that waits while the word at `pointer` equals `value`, and yields the processor from time to time."""
+    """Emit a loop that waits while the word at `pointer`, of LLVM's integer type `type`, equals `value`, and yields the
+    processor from time to time."""
     spins = f.var(I64, 0)
     with f.loop() as loop:
         loop.leave_if(f.load(type, pointer, order="acquire").ne(value))

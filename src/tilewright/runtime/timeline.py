@@ -96,8 +96,9 @@ class _Tracer(Stepper):
 def _trace_text(
     steps: Sequence[StepSpec], addresses: Mapping[str, int], logs: int, ended: int, values: Mapping[str, int], most: int
 ) -> str:
-    """LLVM text of `tw_trace`, which runs the steps and records times in the threads' logs at address `logs`. The word
-    at address `ended` is set if a loop exceeds its limit."""
+    """LLVM text of `tw_trace`, which runs the steps and records times in the threads' logs, of at most `most` records,
+    at address `logs`. The word at address `ended` is set if a loop exceeds its limit. `addresses` are the functions' by
+    name, `values` the sizes of the call."""
     m = Module(host_triple())
     with m.function("tw_trace", VOID, PARAMETERS) as (f, arguments):
         tracer = _Tracer(f, arguments, steps, addresses, ended - 16 * len(steps), values, most)

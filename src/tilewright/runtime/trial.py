@@ -115,7 +115,7 @@ def _next(f: Function, trial: Value, threads: Value) -> None:
 
 
 def _end(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """Emit code that ends the trial, of which `time` is the duration with one thread."""
+    """Emit code that ends the trial of `tried` threads, of which `time` is the duration with one thread."""
     _count(f, trial, time)
     _compare(f, trial, tried, time)
     trial[TRIAL.one] = time
@@ -131,7 +131,8 @@ def _count(f: Function, trial: Value, time: Value) -> None:
 
 
 def _compare(f: Function, trial: Value, tried: Value, time: Value) -> None:
-    """Emit code that selects `tried` threads, unless larger numbers were faster by more than a sixteenth."""
+    """Emit code that selects `tried` threads, whose calls took `time`, unless larger numbers were faster by more than a
+    sixteenth."""
     with f.when(trial[TRIAL.best] * 16 >= time * 15):
         _take(f, trial, tried, time)
 

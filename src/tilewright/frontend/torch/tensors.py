@@ -27,7 +27,8 @@ def to_tensor(array: Any) -> torch.Tensor:
 
 
 def to_array(tensor: torch.Tensor, where: str) -> Any:
-    """A dense copy of a tensor's numbers. Raises UnsupportedError for tensors without data, such as fake ones."""
+    """A dense copy of a tensor's numbers. Raises UnsupportedError, about `where`, for tensors without data, such as
+    fake ones."""
     if tensor.device.type == "meta":
         raise UnsupportedError("the tensor is on the meta device and has no numbers", where=where)
     if tensor.layout is not torch.strided or tensor.is_quantized:

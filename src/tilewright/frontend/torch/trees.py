@@ -36,7 +36,8 @@ def _walk(tree: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _keys(tree: Any, count: int) -> list[Any]:
-    """The keys of a container's `count` children: names of a mapping's keys or a dataclass's fields, else positions."""
+    """The keys of the `count` children of the container `tree`: names of a mapping's keys or a dataclass's fields, else
+    positions."""
     names: list[str] = []
     if isinstance(tree, Mapping):
         names = list(map(str, tree))

@@ -24,7 +24,7 @@ _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 def _sequence(x: Any, state: Any, bidirectional: bool, batch_first: bool) -> Any:
     """A recurrent layer's result for tracing: an uninitialised tensor with the shape and strides of the states at all
-    steps."""
+    steps of `x`, in both directions if `bidirectional`; the batch comes first if `batch_first`, else the time."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
     y = x.new_empty(steps, batch, state.shape[-1] * (2 if bidirectional else 1))
     return y.transpose(0, 1) if batch_first else y

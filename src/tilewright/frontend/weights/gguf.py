@@ -113,8 +113,8 @@ class _Cursor:
         return bytes(self.take(self.number("Q"))).decode("utf-8", "replace")
 
     def value(self, kind: int, depth: int = 0) -> Any:
-        """Read one value of type number `kind` of the file's metadata: a number or text; a list is skipped, which gives
-        None."""
+        """Read one value of type number `kind` of the file's metadata, inside of `depth` lists: a number or text; a
+        list is skipped, which gives None."""
         if kind in _SCALARS:
             return self.number(_SCALARS[kind])
         if kind == _STRING:

@@ -95,8 +95,9 @@ class Pattern:
 
 
 def pattern_of(matrix: Array, lanes: int = 1) -> Pattern:
-    """The pattern of a weight in the widest blocks that do not hold many more elements than are not 0, and that fill
-    vectors of `lanes`: narrower blocks were up to 20 times slower than a dense product (Zen 5, 30 November 2026)."""
+    """The pattern of the weight `matrix` in the widest blocks that do not hold many more elements than are not 0, and
+    that fill vectors of `lanes`: narrower blocks were up to 20 times slower than a dense product (Zen 5, 30 November
+    2026)."""
     nonzero = matrix != 0
     own = max(int(nonzero.sum()), 1)
     for width in WIDTHS:

@@ -85,8 +85,8 @@ class AgentEngine(Engine):
         self._native.set(self._client.address + CLIENT.busy, 0)
 
     def call(self, arrays: Sequence[Array], dims: tuple[int, ...]) -> int:
-        """Send a request with checked arrays, inputs then outputs; returns the version. Raises Unanswered if the broker
-        does not answer."""
+        """Send a request with checked arrays, inputs then outputs, and the sizes `dims` of the symbols; returns the
+        version of the weights. Raises Unanswered if the broker does not answer."""
         addresses = np.array([a.ctypes.data for a in arrays] + [0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + self._timeout

@@ -134,8 +134,8 @@ def _is_file(file: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def if_unowned(folder: Path, lock: str = "lock") -> Iterator[bool]:
-    """Try to hold the lock of a store's publisher (or another `lock`) during the context; yields whether it was free.
-    While it is held, no publisher can start."""
+    """Try to hold the lock of the publisher of the store in `folder` (or another `lock`) during the context; yields
+    whether it was free. While it is held, no publisher can start."""
     try:
         file = os.open(folder / lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -198,7 +198,8 @@ def current_epoch(folder: Path) -> Path | None:
 
 
 def new_epoch(folder: Path, mode: int) -> Path:
-    """Create a folder for building an epoch, which `install_epoch` then installs."""
+    """Create a folder, for files of the permissions `mode`, in which an epoch is built, which `install_epoch` then
+    installs; returns its path."""
     import tempfile  # here, as `shutil` below: actors start faster without them
 
     path = Path(tempfile.mkdtemp(prefix=NEW, dir=folder))

@@ -61,7 +61,7 @@ def _look(name: str, directory: str | os.PathLike[str] | None) -> list[StoreInfo
 
 
 def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: bool = False) -> StoreInfo:
-    """The state of one store. Raises StoreError if there is none.
+    """The state of the store `name`, in `directory` or the default one. Raises StoreError if there is none.
 
     Args:
         verify: compare the newest version with its checksum.

@@ -34,8 +34,8 @@ IDLE = 16
 
 
 def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Control:
-    """Map the control page at `path`, writable for readers too, since they pin versions in it. Raises StoreError if the
-    file has another size."""
+    """Map the control page at `path`, a new file with the permissions `mode` if `create`, writable for readers too,
+    since they pin versions in it. Raises StoreError if the file has another size."""
     mapped = _map(path, control_nbytes(), _PAGE, writable=True, create=create, mode=mode)
     return Control(mapped.view(np.int64), MAX_READERS)
 

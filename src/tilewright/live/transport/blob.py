@@ -100,7 +100,7 @@ def chunk_count(nbytes: int) -> int:
 
 
 def root_of(nbytes: int, digests: list[bytes]) -> bytes:
-    """The digest of a blob: of its size and its chunks' digests."""
+    """The digest of a blob of `nbytes` bytes: of its size and its chunks' digests."""
     return blake2b(nbytes.to_bytes(8, "little") + b"".join(digests), digest_size=32).digest()
 
 

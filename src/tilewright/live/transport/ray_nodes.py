@@ -240,7 +240,8 @@ class RayWeights:
         return self._feed.version
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the stores of all nodes have the newest version; returns whether that happened in time."""
+        """Wait, at most `timeout` seconds (None: without a limit), until the stores of all nodes have the newest
+        version; returns whether that happened in time."""
         seconds = 1e9 if timeout is None else timeout
         number = self._feed.published
         answers = [agent.wait.remote(number, seconds) for agent in self._agents.values()]

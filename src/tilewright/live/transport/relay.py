@@ -95,14 +95,16 @@ class Relay:
         return self._version
 
     def wait(self, version: int | None = None, timeout: float | None = None) -> bool:
-        """Wait until at least this version (any if None) is in the store; returns whether it came in time."""
+        """Wait, at most `timeout` seconds (None: without a limit), until at least this version (any if None) is in the
+        store; returns whether it came in time."""
         wanted = 0 if version is None else version
         with self._news:
             self._news.wait_for(lambda: self._version >= wanted or self._stop.is_set(), timeout)
             return self._version >= wanted
 
     def wait_mark(self, number: int, timeout: float | None = None) -> bool:
-        """Wait until the source's publication of this number, or a later one, is in the store."""
+        """Wait, at most `timeout` seconds (None: without a limit), until the source's publication of this number, or a
+        later one, is in the store; returns whether it is."""
         with self._news:
             self._news.wait_for(lambda: self._number() >= number or self._stop.is_set(), timeout)
             return self._number() >= number
@@ -265,8 +267,8 @@ class Relay:
 
 
 def _lock(folder: Path, mode: int) -> int | None:
-    """Lock the file that marks the active relay of the store `folder`; returns the open file, or None if another relay
-    holds the lock."""
+    """Lock the file, of the permissions `mode`, that marks the active relay of the store `folder`; returns the
+    descriptor of the open file, or None if another relay holds the lock."""
     files.make_folder(folder, mode)
     file = os.open(folder.parent / f".{folder.name}.relay", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
     try:

@@ -60,8 +60,8 @@ def check_name(name: str) -> str:
 
 
 def join(channel: Channel, secret: bytes | None, name: str) -> None:
-    """The node's side of a handshake: open a session about the source `name`. Raises RefusedError if the server
-    refuses."""
+    """The node's side of a handshake, with the `secret` that both sides share (None: without one): open a session about
+    the source `name`. Raises RefusedError if the server refuses."""
     mine = _HELLO.pack(MAGIC, PROTOCOL, secret is not None, os.urandom(32))
     channel.write(mine)
     theirs = _read_hello(channel)
@@ -80,7 +80,8 @@ def join(channel: Channel, secret: bytes | None, name: str) -> None:
 
 
 def authenticate(channel: Channel, secret: bytes | None, refusal: Callable[[str], str | None]) -> str:
-    """The server's side: the name that a node requests, after both sides have authenticated themselves.
+    """The server's side of a handshake: the name that a node requests, after both sides have proved that they have the
+    `secret` (None: without one).
 
     Args:
         refusal: a function that returns why a name is refused, or None.

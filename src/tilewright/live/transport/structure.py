@@ -31,8 +31,8 @@ class Structure:
     layout: image.Layout
 
     def weights(self, memory: memoryview, where: str) -> dict[str, Array]:
-        """Views of the weights in an image of exactly this structure's layout; Raises HostileError for another
-        layout."""
+        """Views of the weights in `memory`, an image of exactly this structure's layout. Raises HostileError, about
+        `where`, for another layout."""
         head = self.layout.head
         if len(memory) != self.layout.nbytes or memory[: len(head)] != head:
             raise HostileError("the weights are not those that the program wants", where=where)

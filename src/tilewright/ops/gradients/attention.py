@@ -43,8 +43,8 @@ def _side_by_side(b: Backward, attrs: AttentionAttrs) -> bool:
 
 
 def _whole(b: Backward, value: Value, flows: Sequence[tuple[int, Value]], attrs: AttentionAttrs) -> Value:
-    """The gradient of an operand of attention, from the gradients `flows` of the inputs that read it, by number: zeros
-    for heads that no input uses, sums for those that several use."""
+    """The gradient of `value`, an operand of attention, from the gradients `flows` of the inputs that read it, (number
+    of the input, gradient): zeros for heads that no input uses, sums for heads that several inputs use."""
     first, (order, *others) = flows[0][0], dict.fromkeys(attrs.order[k] for k, _ in flows)
     assert not others, first  # one array lies in one order
     axis = ORDERS[order][2]

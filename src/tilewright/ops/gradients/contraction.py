@@ -69,10 +69,10 @@ def einsum(b: Backward) -> Result:
 
 @gradient("conv")
 def conv(b: Backward) -> Result:
-    """The gradients of a convolution. That of the data is a transposed convolution; with strides of one it is a
-    convolution with the flipped window, which computes no elements that padding would cut off. That of the weights is a
-    convolution of the input by the result's gradient, with batch and channels exchanged, and strides and dilations
-    too."""
+    """The gradients of a convolution. The gradient of the data is a transposed convolution; with strides of one it is a
+    convolution with the flipped window, which computes no elements that padding would cut off. The gradient of the
+    weights is a convolution of the input by the result's gradient, with batch and channels exchanged, and strides and
+    dilations too."""
     attrs = b.of(ConvAttrs)
     x, w, rank = b.x(0), b.x(1), len(attrs.strides)
     extra = []
@@ -188,8 +188,8 @@ def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
 
 @gradient("conv_weight_gradient")
 def conv_weight_gradient(b: Backward) -> Result:
-    """The gradients of `conv_weight_gradient`, which is linear in x and g: that of g is the convolution of x by the
-    result's gradient, that of x the transposed convolution of g by it."""
+    """The gradients of `conv_weight_gradient`, which is linear in x and g: the gradient of g is the convolution of x by
+    the result's gradient, and the gradient of x the transposed convolution of g by it."""
     attrs = b.of(ConvWeightGradientAttrs)
     x, g, rank = b.x(0), b.x(1), len(attrs.strides)
     kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads, "groups": 1}

@@ -62,7 +62,8 @@ def loop(
     backward: bool = False,
 ) -> list[Value]:
     """Emit a loop over the first dimension of the `sequences` (`backward`: from the last element), whose steps `body`
-    emits. Returns the last carried values and the collected ones."""
+    emits; all steps read `weights`. Returns the last carried values, which `carried` initialises, and the collected
+    ones."""
     inner = GraphBuilder("step")
     inner.input("number", NUMBER)
     held = [inner.input(f"carried{k}", v.type) for k, v in enumerate(carried)]

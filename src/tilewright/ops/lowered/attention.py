@@ -221,7 +221,8 @@ class Stages:
         return cast(cast(e, self.rounded), self.acc) if self.rounded is not None else cast(e, self.acc)
 
     def operand(self, o: int, t: Tensor, heads: int, name: str) -> Tensor:
-        """The heads of operand number `o` (q, k or v) that are used, as a stage [batch, heads, sequence, depth]."""
+        """The heads, `heads` of them, of operand number `o` (q, k or v) that are used, as a stage `name` [batch, heads,
+        sequence, depth]."""
         where = ORDERS[self.attrs.order[o]]
         batch, length, _, depth = (t.shape[a] for a in where)
 
@@ -246,7 +247,7 @@ class Stages:
         return stage((batch, heads, dim(there + length), depth), element, f"all_{new.name}")
 
     def result(self, y: Tensor, name: str) -> Tensor:
-        """`y` [batch, heads, sequence, depth] transposed to the order of the result."""
+        """`y` [batch, heads, sequence, depth] transposed to the order of the result, as a stage `name`."""
         where = ORDERS[self.attrs.order[3]]
         batch, length, heads, depth = (y.shape[a] for a in where)
 
@@ -275,8 +276,8 @@ class Stages:
         return stage(queries.shape[:2], element, "large")
 
     def product(self, x: Expr, y: Expr, which: int, large: Expr | None) -> Expr:
-        """The product of two elements of factors, of the scores (`which` 0) or of the values (1): with `terms` a sum of
-        products of pieces, unless `large` is true."""
+        """The product of two elements `x` and `y` of factors, of the scores (`which` 0) or of the values (1): with
+        `terms` a sum of products of pieces, unless `large` is true."""
         if large is None:
             return x * y
         terms = TERMS[self.attrs.terms[which]]
@@ -285,8 +286,9 @@ class Stages:
         return select(large, x * y, sum(parts[1:], parts[0]))
 
     def scores(self, queries: Tensor, keys: Tensor, name: str = "scores", large: Tensor | None = None) -> Tensor:
-        """The stage of products of query rows with keys, [batch, heads, rows, keys]; the gradient also multiplies other
-        rows so."""
+        """The stage `name` of products of query rows with keys, [batch, heads, rows, keys]; the gradient also
+        multiplies other rows so. `large` is true for the heads [batch, heads] whose numbers are too large for products
+        of pieces."""
         batch, heads, rows, depth = queries.shape
 
         def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:

@@ -130,8 +130,9 @@ def _conv_compute(inputs: Tensors, attrs: ConvDotAttrs, out: Out) -> tuple[Tenso
 
 
 def conv_of_panels(x: Any, w: Any, zero: Sequence[Any], attrs: ConvAttrs, channels: int, block: int) -> tuple[Any, ...]:
-    """The result, by NumPy, of a convolution with filters packed in panels: `conv` of blocked x, in i32 or f32, where x
-    is padded with the zero point, if there is one. The result is blocked."""
+    """The result, by NumPy, of a convolution with `channels` output channels and filters `w` packed in panels: `conv`
+    of blocked x, in i32 or f32, where x is padded with the zero point, if there is one. The result is in blocks of
+    `block` channels."""
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     full = w.astype(acc).transpose(0, 5, 1, 4, 6, 2, 3).reshape(w.shape[0] * w.shape[5], -1, *w.shape[2:4])
     depth = min(full.shape[1], x.shape[1] * x.shape[4] // attrs.groups)

@@ -67,7 +67,8 @@ class Windows(Protocol):
 
 
 def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Windows) -> list[Any]:
-    """The spatial sizes of a convolution's output, as numbers or expressions."""
+    """The spatial sizes of the output of a convolution of an input of sizes `spatial` by a `window`, as numbers or
+    expressions."""
     pads, rank = attrs.pads, len(spatial)
     return [
         (size + pads[i] + pads[i + rank] - (extent - 1) * attrs.dilations[i] - 1) // attrs.strides[i] + 1

@@ -56,8 +56,8 @@ class Results:
 
 
 def gradient_loops(name: str, operands: Operands, results: Results, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
-    """The loop program of attention's gradient with the parameters `params`. In `operands`, `y` is the gradient of the
-    forward result; `results` are the gradients that the program writes."""
+    """The loop program `name` of attention's gradient with the parameters `params`. In `operands`, `y` is the gradient
+    of the forward result; `results` are the gradients that the program writes."""
     nest, attrs = Nest(name, params), operands.attrs
     batch = operands.q.shape[ORDERS[attrs.order[0]][0]]
     with (

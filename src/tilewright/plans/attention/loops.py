@@ -147,8 +147,8 @@ class AttentionLoops:
     def scores(
         self, kt: Buffer, scores: Buffer, b: Expr, h: Expr, first: Expr, here: Expr, panel: Expr, panels: Expr
     ) -> None:
-        """Emit scores[t, r, column] for `here` tiles of query rows, from tile `first` on, and `panels` panels of keys,
-        from number `panel` on; columns past the last key are minus infinity."""
+        """Emit scores[t, r, column] of head `h` of batch `b` for `here` tiles of query rows, from tile `first` on, and
+        `panels` panels of keys, from number `panel` on; columns past the last key are minus infinity."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         with (
             nest.loop("p", panels) as p,
@@ -182,9 +182,9 @@ class AttentionLoops:
         key: Expr,
         keys: Expr,
     ) -> None:
-        """Emit scores times the `keys` packed values from number `key` on, for `here` tiles of rows. Without `o` the
-        result is divided by the softmax's sum and stored to y; else it is added to `o`, whose old sums are first scaled
-        by `state[..., 2]`."""
+        """Emit the scores of head `h` of batch `b` times the `keys` packed values from number `key` on, for `here`
+        tiles of rows, from tile `first` on. Without `o` the result is divided by the softmax's sum and stored to y;
+        else it is added to `o`, whose old sums are first scaled by `state[..., 2]`."""
         nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
         with (
             nest.loop("c", vp.shape[0]) as c,

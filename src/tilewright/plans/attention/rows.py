@@ -135,8 +135,8 @@ class AttentionRows:
         return const(value, self.type)
 
     def score(self, raw: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
-        """The score of query `i` and key `j` from `raw`, their product: scaled, with the mask applied, and minus
-        infinity where a causal mask hides the key."""
+        """The score of query `i` and key `j` in head `h` of batch `b` from `raw`, their product: scaled, with the mask
+        applied, and minus infinity where a causal mask hides the key."""
         value = raw
         factor = self.number(self.attrs.scale)
         if self.scale is not None:
@@ -185,9 +185,9 @@ class AttentionRows:
         keep: Keep,
         first: bool,
     ) -> None:
-        """Emit scores = exp(scores - top) for one row, each stored by `keep`, as one step of an online softmax
-        (`first`: it is the only one). `state[at]` holds: 0 the largest score so far, 1 the sum of exponentials so far,
-        2 the factor by which earlier sums must be scaled."""
+        """Emit scores = exp(scores - top) for one row of `panels` vectors, each stored by `keep`, as one step of an
+        online softmax (`first`: it is the only one). `state[at]` holds: 0 the largest score so far, 1 the sum of
+        exponentials so far, 2 the factor by which earlier sums must be scaled."""
         nest, width = self.nest, self.tile.width
         lead = at[:-1]
         top, total, factor = ((*lead, const(k)) for k in range(3))

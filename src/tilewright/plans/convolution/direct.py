@@ -188,10 +188,10 @@ def in_blocks(
     pitch: int = 0,
     result: Stage | None = None,
 ) -> Blocked:
-    """Inline the stages around a convolution's product, those after it into one block and those before it (`prologue`)
-    into another, and divide the output's loops into images, strips, panels and tiles. With a `pitch`, lines of the
-    product begin every so many pixels, and are tiled as one line. `result` is the stage that has the sums in the order
-    of the output, if the product's own order is another."""
+    """Inline the stages around a convolution's product, the stages after it into one block and the stages before it
+    (`prologue`) into another, and divide the output's loops into images, strips, panels and tiles. With a `pitch`,
+    lines of the product begin every so many pixels, and are tiled as one line. `result` is the stage that has the sums
+    in the order of the output, if the product's own order is another."""
     anchor = result or structure.anchors[0]
     epilogue, ordinary = contiguous_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
@@ -278,9 +278,9 @@ def _size(s: Schedule, loop: LoopRef) -> int:
 
 
 def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, candidate: Candidate) -> BlockRef:
-    """Sum the reduction by blocks of input channels: each block's products are added for all tiles of a strip before
-    the next block's, so that its weights stay in cache. Returns the block with the sums of one tile over one block of
-    channels."""
+    """Sum the reduction of `block` by blocks of input channels, inside the loop `panel`: each block's products are
+    added for all tiles of a strip before the next block's, so that its weights stay in cache. Returns the block with
+    the sums of one tile over one block of channels."""
     spatial = len(anchor.spatial)
     outer, _ = s.split(s.loops(block)[spatial], factor=candidate.knob("channels"))
     part = s.rfactor(block, outer)
@@ -450,7 +450,7 @@ def in_lines(s: Schedule, block: BlockRef, line: int) -> None:
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target, line: int = 0) -> None:
     """Schedule `stage`, padding or pointwise work on the input, so that each iteration of the loop `strip` computes
-    what it reads."""
+    what it reads; its loop over pixels is split into lines of `line` pixels, if that is not 0."""
     block = s.block(stage.name)
     s.compute_at(block, strip)
     in_lines(s, block, line)

@@ -250,8 +250,8 @@ def _pixels(structure: Structure) -> tuple[ConvTilesAttrs, Pixels]:
 
 
 def _copy_blocks(s: Schedule, copied: BlockRef, structure: Structure, *, parallel: bool) -> None:
-    """Schedule `copied`, the copy of the input, by blocks of channels: elements that are neighbours in the input,
-    written in order."""
+    """Schedule `copied`, the copy of the input, by blocks of channels, in parallel if `parallel`: elements that are
+    neighbours in the input are read together and written in order."""
     conv, pixels = _pixels(structure)
     *others, pixel, channel = s.loops(copied)
     if terms_of(structure.anchors[0]) > 1:

@@ -125,7 +125,7 @@ def ranked(
 @lru_cache(maxsize=4096)
 def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
     """All blockings with panels of `width` filters, with their costs per image (the mean over `shapes`), the best
-    first."""
+    first. With `flat`, lines of the image are joined to one."""
     results = []
     single = [replace(s, images=1) for s in shapes]
     kinds = list(dict.fromkeys(single))  # mostly one: the shapes differ in the number of images alone
@@ -161,9 +161,9 @@ def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iter
 
 
 def _strips(shape: DirectProblem, rows: int, flat: bool, target: Target) -> list[int]:
-    """Candidate numbers of lines (of pixels if `flat`) of a strip, about equal parts of a map; if the input is copied,
-    only one strip or enough for a few threads. For an unknown number of lines a strip is one line, or a few if they are
-    copied, so that overlapping windows share the copy."""
+    """Candidate numbers of lines (of pixels if `flat`) of a strip for tiles of `rows` pixels, about equal parts of a
+    map; if the input is copied, only one strip or enough for a few threads. For an unknown number of lines a strip is
+    one line, or a few if they are copied, so that overlapping windows share the copy."""
     if not flat and not shape.known:
         return [_short_lines(shape, target) if shape.copied else 1]
     whole = shape.height * shape.width if flat else shape.height

@@ -58,12 +58,13 @@ def answer(advices: Sequence[Advice]) -> str:
 def follow(
     decision: str, advices: Sequence[Advice], labels: Sequence[str], estimates: Callable[[], Sequence[float]]
 ) -> tuple[int | None, RecordUse]:
-    """(index in `labels` of the setting to choose, or None if no advice is sound; the outcome for the record).
+    """(index in `labels` of the setting to choose about `decision`, or None if no advice is sound; the outcome for the
+    record).
 
     Args:
-        advices: at least one; those measured among the same settings go first.
-        labels: of the settings, the preferred one first.
-        estimates: returns their estimates, called if measurements do not suffice.
+        advices: at least one; advices measured among the same settings go first.
+        labels: the settings' labels, the preferred one first.
+        estimates: returns the settings' estimates, called if measurements do not suffice.
     """
     here = space_digest(labels)
     refused: RecordUse | None = None
@@ -81,7 +82,7 @@ def _evaluated(
     advice: Advice, labels: Sequence[str], estimates: Callable[[], Sequence[float]]
 ) -> tuple[int | None, str, str]:
     """(index in `labels` of the setting that a record recommends, or None if it is not usable here; the record's state;
-    the reason for it)."""
+    the reason for it). `estimates` returns the settings' estimates."""
     if advice.setting not in labels:
         return None, "unusable", "not among the settings here"
     place = labels.index(advice.setting)

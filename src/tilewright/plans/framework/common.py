@@ -110,8 +110,8 @@ def streams(s: Schedule, block: BlockRef, target: Target, beside: Collection[str
 
 
 def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, *, parallel: bool = True) -> None:
-    """Schedule a spatial block's own loops: outermost in parallel, innermost in vectors with a masked or shorter
-    tail."""
+    """Schedule a spatial block's own loops: outermost in parallel, if `parallel`, innermost in vectors of `lanes`
+    elements with a masked or shorter tail."""
     loops = list(s.loops(block))
     if not loops:
         return

@@ -326,8 +326,8 @@ def outside(structure: Structure, own: Sequence[Stage], target: Target, symbol: 
 
 
 def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int = SYMBOL) -> Iterator[Cost]:
-    """The cost of each store in a stage: its arithmetic, and the loads and stores of elements that are in memory (of
-    reductions and outputs)."""
+    """The cost of each store in a stage, where symbols without a value count as `symbol`: its arithmetic, and the loads
+    and stores of elements that are in memory (of reductions and outputs)."""
     retained = stage.block.is_reduction or structure.is_output(stage)
     for store, times in stores(structure.func.body, symbol):
         if store.buffer not in stage.writes:

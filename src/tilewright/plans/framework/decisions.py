@@ -60,7 +60,7 @@ class Decision:
 
     @property
     def runners_up(self) -> tuple[tuple[Setting, float], ...]:
-        """The other settings with their estimates, the preferred ones first."""
+        """The settings other than the selected one with their estimates, the preferred ones first."""
         return tuple((s, e) for s, e in zip(self.space, self.estimates, strict=True) if s != self.selected)
 
     def to_dict(self, runners_up: int = 3) -> dict[str, Any]:
@@ -216,7 +216,8 @@ def _selected(
     estimates: Callable[[], Sequence[float]],
 ) -> tuple[int, str]:
     """(index of the setting that is forced, "forced"), or of the one that a tuning record recommends ("record"); (0,
-    "") if there is neither. Raises ScheduleError if `label`, the forced setting, is not in `labels`."""
+    "") if there is neither. `estimates` returns the settings' estimates. Raises ScheduleError if `label`, the forced
+    setting, is not in `labels`."""
     if label is not None:
         if label not in labels:
             raise ScheduleError("no such setting", where=about.name, expected=", ".join(labels), got=repr(label))

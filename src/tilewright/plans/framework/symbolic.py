@@ -25,12 +25,10 @@ def geometric(most: int, count: int) -> tuple[int, ...]:
 
 
 def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
-    """The numbers at which an extent is estimated; they have equal weight.
-
-    A constant is estimated at its value, an extent whose symbols have likely values at those, and one with few possible
-    values at all of them. Other extents are estimated at the numbers of `usual` within their bounds, or, if those are
-    fewer than `FEWEST` and both bounds are known, at the bounds and their geometric mean.
-    """
+    """The numbers at which an extent is estimated; they have equal weight. A constant is estimated at its value, an
+    extent whose symbols have likely values at these, and one with few possible values at all of them. Other extents are
+    estimated at the numbers of `usual` within their bounds, or, if there are fewer than `FEWEST` of these and both
+    bounds are known, at the bounds and their geometric mean."""
     known = as_int(extent)
     if known is not None:
         return (max(1, known),)

@@ -30,8 +30,8 @@ class RegisterTile:
 
 
 def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target: Target) -> RegisterTile:
-    """The tile for a blocked convolution: its rows are output columns of one line, its width covers the output
-    `channels`."""
+    """The tile for a blocked convolution with the output shape `out`: its rows are output columns of one line, its
+    width covers the output `channels`. `key` identifies the decision."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
     ranked = _ranked(counts, channels, 256, target, 14, 14)
@@ -81,7 +81,7 @@ def _ranked(
 
 
 def cycles(tile: RegisterTile, rows: int, columns: int, depth: int, lanes: int, target: Target) -> float:
-    """Estimated cycles of a rows x columns x depth product done with `tile`."""
+    """Estimated cycles of a rows x columns x depth product done with `tile` on vectors of `lanes` elements."""
     vectors = tile.width // lanes
     whole, rest = divmod(rows, tile.rows)
     panels = -(-columns // tile.width)

@@ -100,7 +100,8 @@ def work_of(func: PrimFunc, added: tuple[Added, ...] = ()) -> Work:
 
 
 def operations_of(e: Expr, *, floats: bool = False) -> int:
-    """The number of distinct operators in a value, without those in indices; with `floats` only those on floats."""
+    """The number of distinct operators in a value, without operators in indices; with `floats` only the ones on
+    floats."""
     indices = {part for node in walk_expr(e) if isinstance(node, Load) for i in node.indices for part in walk_expr(i)}
     return sum(
         isinstance(node, Op)
@@ -168,8 +169,8 @@ def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var
 
 
 def _groups(extents: Mapping[Var, int], conditions: Sequence[Expr]) -> list[tuple[set[Var], tuple[Expr, ...]]]:
-    """Conditions grouped so that those which share a loop variable are together: (loop variables, conditions) of each
-    group."""
+    """Conditions grouped so that conditions which share a loop variable (a key of `extents`) are together: (loop
+    variables, conditions) of each group."""
     groups: list[tuple[set[Var], tuple[Expr, ...]]] = []
     for c in dict.fromkeys(conditions):
         own = {v for v in variables(c) if v in extents}
@@ -181,8 +182,8 @@ def _groups(extents: Mapping[Var, int], conditions: Sequence[Expr]) -> list[tupl
 
 @lru_cache(maxsize=1 << 12)
 def _holding(extents: tuple[tuple[Var, int], ...], conditions: tuple[Expr, ...]) -> int:
-    """The number of points at which all conditions hold; the number of all points if they are too many to test, or if a
-    condition depends on more than loop variables."""
+    """The number of points, within the `extents` of loop variables, at which all conditions hold; the number of all
+    points if they are too many to test, or if a condition depends on more than loop variables."""
     shape = tuple(n for _, n in extents)
     inside: set[Expr] = {v for v, _ in extents}
     known = all(

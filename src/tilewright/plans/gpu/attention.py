@@ -41,8 +41,8 @@ not measured."""
 
 
 def build(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """`func`, which computes attention, with the loops of attention on a GPU as its body. Raises ScheduleError for
-    functions that are not attention, or compute more."""
+    """`func`, which computes attention, with the loops of attention on a GPU, by blocks and steps of `sizes`, as its
+    body. Raises ScheduleError for functions that are not attention, or compute more."""
     result = operands(analyse(func))
     if result is None or not _is_supported(result):
         raise refuse(func, "the routine 'gpu attention' computes attention as its operator states it")

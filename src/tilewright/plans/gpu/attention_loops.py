@@ -256,7 +256,8 @@ class AttentionTiles:
         return seq([cleared, products])
 
     def sums(self, buffer: Buffer, warp: Expr, lane: Expr, j: Expr) -> Region:
-        """The part of `buffer` that holds a thread's sums of fragment `j`, as operand of an instruction."""
+        """The part of `buffer` that holds the sums of fragment `j` of the thread `lane` of the warp `warp`, as operand
+        of an instruction."""
         one, zero, two = const(1), const(0), const(2)
         return Region(buffer, ((warp, one), (lane, one), (j, one), (zero, two), (zero, two)))
 
@@ -331,8 +332,8 @@ class AttentionTiles:
         ]
 
     def weighted(self, stage: Expr, warp: Expr, lane: Expr) -> Stmt:
-        """The statement that adds the products of a warp's probabilities with the step's values, in buffer `stage`, to
-        the result's sums."""
+        """The statement, for the thread `lane` of the warp `warp`, that adds the products of the warp's probabilities
+        with the step's values, in buffer `stage`, to the result's sums."""
         groups = DEPTH[self.dtype] // CORE
         one, zero, two, unrolled = const(1), const(0), const(2), self.copier.unrolled
 
@@ -346,8 +347,8 @@ class AttentionTiles:
         return unrolled("k", steps, lambda k: unrolled("d", self.wide, lambda d: fragment(k, d)))
 
     def finished(self, warp: Expr, lane: Expr) -> Stmt:
-        """The end of a block: sums of probabilities are added across the four lanes of a row, and results are divided
-        by them and stored."""
+        """The end of a block, for the thread `lane` of the warp `warp`: sums of probabilities are added across the four
+        lanes of a row, and results are divided by them and stored."""
         one, rows = const(1), self.rows
 
         def summed(r: Expr) -> Stmt:

@@ -135,8 +135,8 @@ class Copier:
         return _under(inside, stored, cleared)
 
     def moved_one(self, side: Side, source: tuple[Var, Var], place: tuple[Expr, ...], inside: Expr) -> Stmt:
-        """The statement that copies one element of the factor `side` to `place`, or zero where `inside` is false;
-        asynchronously if that is possible."""
+        """The statement that copies the element at `source` (line, depth) of the factor `side` to `place`, or zero
+        where `inside` is false; asynchronously if that is possible."""
         buffer = side.shared.buffer
         value, zero = side.value(*source, const(0)), const(0, buffer.dtype)
         pair = loaded(value) if self.stages > 1 and side.moving.under_way else None
@@ -149,8 +149,9 @@ class Copier:
         return _under(all_of([inside, condition]), copy, Store(buffer, place, zero))
 
     def moved_async(self, read: Expr, place: tuple[Expr, ...], first: Expr, side: Side, cleared: Stmt) -> Stmt:
-        """The asynchronous copy of 16 bytes, beginning with the load `read`, to `place`. A select of several arrays
-        becomes branches, one copy in each."""
+        """The asynchronous copy of 16 bytes of the factor `side`, beginning with the load `read`, to `place`. A select
+        of several arrays becomes branches, one copy in each. `first` takes the place of the last index in `place`;
+        `cleared` is the statement for what is not copied."""
         if isinstance(read, Op):
             assert read.name == "select", read
             condition, then, otherwise = read.args

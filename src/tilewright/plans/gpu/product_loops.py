@@ -79,8 +79,8 @@ class Product:
     def side(
         self, name: str, f: Factor, lines: tuple[BlockIter, ...], limit: Expr, first: Expr, count: int
     ) -> tuple[Side, Shared]:
-        """For the factor `f` whose tile has `count` of its `lines`, from `first` on, and which ends at `limit`: (the
-        description of its copies, the layout of its tiles in shared memory)."""
+        """For the factor `f`, called `name`, whose tile has `count` of its `lines`, from `first` on, and which ends at
+        `limit`: (the description of its copies, the layout of its tiles in shared memory)."""
         moving = moving_of(f, lines, self.c)
         shape = shape_of(f.dtype, self.stages, count, self.tile.depth, moving.across)
         shared = Shared(self.buffer(name, "shared", shape, f.dtype), moving.across)

@@ -139,8 +139,8 @@ def _splits(c: Contraction, depth: int) -> list[int]:
 
 
 def stages_of(c: Contraction, depth: int, splits: int = 1) -> int:
-    """The number of tiles of each factor in shared memory, used in turns: 1 without asynchronous copies, else several,
-    but not more than a block has steps."""
+    """The number of tiles of each factor in shared memory, used in turns, for steps of `depth` elements and a reduction
+    divided among `splits` blocks: 1 without asynchronous copies, else several, but not more than a block has steps."""
     whole = steps_of(c, depth)
     steps = None if whole is None else whole // splits
     wide = any(moving_of(f, lines, c).under_way for f, lines in ((c.a, c.rows), (c.b, c.columns)))

@@ -117,9 +117,9 @@ def reduce_lanes(
     *,
     short: bool = False,
 ) -> None:
-    """Vectorise a reduction along a contiguous dimension, with `vectors` vectors of partial results (None: a default),
-    which are folded at the end. `row` is a loop over rows whose folds are done together; `short`: few steps are
-    unrolled."""
+    """Vectorise a reduction over the loops `reduce` along a contiguous dimension, with `vectors` vectors (None: a
+    default) of `lanes` partial results, which are folded at the end. `row` is a loop over rows whose folds are done
+    together; `short`: few steps are unrolled."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)

@@ -77,9 +77,9 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
 
 
 def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:
-    """The axes of a transposition in tiles of `lanes` x `lanes`, of which at least `rows` rows are used, if the stage
-    is one; else None. Unless `whole`, tiles are narrower than a vector, and only loads with long strides are
-    transposed."""
+    """The axes of a transposition in tiles of `lanes` x `lanes`, of which at least `rows` rows are used, if the stage,
+    whose iterators have the extents `sizes` (None: unknown), is one; else None. Unless `whole`, tiles are narrower than
+    a vector, and only loads with long strides are transposed."""
     store = stage.body
     assert isinstance(store, Store)
     iters = {it.var.name: it for it in stage.iters if sizes[it.var.name] != 1}

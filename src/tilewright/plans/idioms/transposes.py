@@ -375,8 +375,8 @@ def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Targ
 
 
 def _box_sides(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> dict[str, int]:
-    """The extents to which `transpose_boxes` splits the loops in `strip`: those that move along the destination's rows
-    together cover some cache lines, the others a few rows."""
+    """The extents to which `transpose_boxes` splits the loops in `strip`: the loops that move along the destination's
+    rows together cover some cache lines, the other loops a few rows."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     place, itemsize = flat(stage.body.indices, stage.body.buffer.shape, 0), stage.body.buffer.dtype.itemsize

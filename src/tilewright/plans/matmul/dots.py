@@ -127,8 +127,8 @@ OPEN_PANELS = 2
 
 
 def panel_multiple(columns: int, lanes: int) -> int:
-    """The multiple to which the number of panels is padded, so that a tile of several panels divides it: the largest of
-    12, 6, 4, 2, 1 that adds few panels."""
+    """The multiple to which the number of panels of `lanes` columns is padded for `columns` columns, so that a tile of
+    several panels divides it: the largest of 12, 6, 4, 2, 1 that adds few panels."""
     panels = -(-columns // lanes)
     return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MAX_WASTE)
 

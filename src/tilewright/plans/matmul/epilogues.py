@@ -41,8 +41,8 @@ def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *,
 
 
 def can_defer(anchor: Stage, tile: MatmulTile, work: float, target: Target) -> bool:
-    """Whether the epilogue of tiles `tile` can run within the next tile's products: its functions are in f32 with
-    register tables, and there are registers for both."""
+    """Whether the epilogue of tiles `tile`, of `work` operations per element, can run within the next tile's products:
+    its functions are in f32 with register tables, and there are registers for both."""
     tables = bool(target.isa.tables) and anchor.writes[0].dtype is f32
     vectors = tile.width // target.lanes(f32.itemsize)
     state = tile.rows * vectors + vectors + target.registers // target.costs.arithmetic.registers_a_spare + AT_WORK

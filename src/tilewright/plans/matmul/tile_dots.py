@@ -112,8 +112,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def blocks(anchor: Stage, tile: int, target: Target) -> tuple[int, ...]:
-    """Candidate numbers of rows of a block, which all groups of panels use before the next block; 0: all rows are one.
-    If all rows exceed the second-level cache, also the largest block that takes at most half of it."""
+    """Candidate numbers of rows of a block, multiples of `tile`, the rows of a tile; all groups of panels use a block
+    before the next one; 0: all rows are one block. If all rows exceed the second-level cache, also the largest block
+    that takes at most half of it."""
     rows, outer = as_int(anchor.spatial[-2].extent), prod(number(it.extent) for it in anchor.spatial[:-2])
     size = _operand_bytes(anchor, 0)
     if rows is None or outer != 1 or level(size, target) not in BEYOND:
@@ -234,9 +235,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def _depth_blocks(
     s: Schedule, block: BlockRef, order: list[LoopRef], steps: int, rows: int, dot: Dot
 ) -> tuple[BlockRef, BlockRef, LoopRef]:
-    """Split the depth into blocks of `steps` steps, each of which all tiles of `rows` rows use before the next one, so
-    that panels stay in the first-level cache. Sums over each block are stored, and added for a tile's result. Returns
-    the block that multiplies, the one that stores its registers, and the loop over tiles of rows."""
+    """Split the depth into blocks of `steps` steps, each of which all tiles of `rows` rows use before the next one,
+    inside the loops `order`, so that panels stay in the first-level cache. Sums over each block are stored, and added
+    for a tile's result. Returns (the block that multiplies, the one that stores its registers, the loop over tiles of
+    rows)."""
     step = [loop for it, loop in own_loops(s, block) if it.kind == "reduce"][-2]
     outer, _ = s.split(step, factor=steps)
     part = s.rfactor(block, outer)
@@ -313,8 +315,8 @@ def _tensorize(s: Schedule, matrices: list[LoopRef], row: LoopRef, name: str) ->
 
 
 def _matrices(s: Schedule, loops: list[LoopRef], dot: Dot) -> tuple[list[LoopRef], list[LoopRef]]:
-    """Split the last two of `loops`, rows and columns, into matrices. Returns (the other loops and those over matrices,
-    the two loops inside a matrix)."""
+    """Split the last two of `loops`, rows and columns, into matrices. Returns (the other loops and the loops over
+    matrices, the two loops inside a matrix)."""
     *others, rows, columns = loops
     row, i = s.split(rows, factor=dot.rows)
     column, j = s.split(columns, factor=dot.lanes)

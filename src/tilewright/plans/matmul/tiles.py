@@ -142,7 +142,8 @@ def multiplies_in_place(
 
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
-    """Whether a tile that the estimates consider for this product has panels whose width divides `columns`."""
+    """Whether a tile that the estimates consider for a product of `rows` x `columns` elements that sums over `depth`
+    has panels whose width divides `columns`."""
     ranked = _ranked(_sizes(rows, const(columns)), max(1, depth), dtype.itemsize, target, False)
     return any(columns % tile.width == 0 for _, tile in ranked)
 
@@ -354,7 +355,8 @@ MIN_EVEN_TILES = 8
 
 
 def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
-    """The number of rows that prefetch the next panel together, each a part; 0 if none does.
+    """The number of rows that prefetch the next panel together, each a part; 0 if none does. A block of rows has
+    `strip` rows (0: all); `symbolic`: the number of rows is not known.
 
     Tiles of rows multiply with one panel after another, and if panels do not stay in the second level, the first tile
     waits for each. It need not wait if the tiles of the panel before prefetch its lines, a few in each step: then

@@ -73,8 +73,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def _channels_together(s: Schedule, channels: LoopRef, inner: list[LoopRef]) -> int | None:
-    """How many blocks of channels to transpose together, so that runs of `RUN` elements and more are written; None:
-    all, as they are few."""
+    """The number of blocks of channels, iterations of the loop `channels`, to transpose together, so that runs of `RUN`
+    elements and more, along the loops `inner`, are written; None: all, as they are few."""
     run, count = 1, s.extent(channels) or 1
     for loop in inner[:-1]:
         run *= s.extent(loop) or 1

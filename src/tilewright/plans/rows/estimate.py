@@ -133,8 +133,8 @@ def windows(structure: Structure, target: Target) -> Cost:
 
 
 def _window_element(structure: Structure, stage: Stage, lanes: int, target: Target) -> float:
-    """The cycles per element of a pooling window without vectors along lines: elements are computed one by one, or
-    vectors run along the window."""
+    """The cycles per element of a pooling window without vectors of `lanes` elements along lines: elements are computed
+    one by one, or vectors run along the window."""
     costs, length = target.costs.arithmetic, number(stage.reduce[-1].extent)
     if length >= lanes // 2:
         return (ceil(length / lanes) + costs.folded_window) / length
@@ -150,8 +150,8 @@ def is_extremum(stage: Stage) -> bool:
 
 def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Cost:
     """The cost of vectors that short rows do not fill, in addition to a roofline, which counts full ones: a partial
-    vector takes as long as a full one, less than half of one is computed by elements. None with at most one reduction,
-    where LLVM vectorises across rows."""
+    vector takes as long as a full one, less than half of one is computed by elements. There is no such cost with at
+    most one reduction, where LLVM vectorises across rows, or where rows are divided into strips (`strip`)."""
     total = 0.0
     if strip or not rows.leading or sum(stage.role != "spatial" for stage in structure.stages) < 2:
         return Cost()
@@ -169,11 +169,8 @@ def unfilled(structure: Structure, rows: Rows, strip: int, target: Target) -> Co
 
 def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
     """The cost, beyond a roofline, of reducing the lanes of each vector of partial sums to one number (folding), for
-    short rows.
-
-    `together` rows fold at once, in the time of one. If each row has one fold and rows are processed one by one,
-    out-of-order execution overlaps `TOGETHER[0]` rows.
-    """
+    short rows, which are not divided into strips (`strip` is 0). `together` rows fold at once, in the time of one. If
+    each row has one fold and rows are processed one by one, out-of-order execution overlaps `TOGETHER[0]` rows."""
     total = Cost()
     if strip or not rows.leading:
         return total

@@ -54,8 +54,9 @@ FEWEST_TURNS = 4
 
 
 def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """How many short rows all stages process together, so that their folds, chains of dependent shuffles, overlap; 1:
-    one by one, also for windows that slide over a map, which have no such chains."""
+    """The number of short rows that all stages process together, so that their folds, chains of dependent shuffles,
+    overlap; 1: one by one, also for windows that slide over a map, which have no such chains, and for rows that are
+    divided into strips (`strip`)."""
     retained = [s for s in structure.stages if materialised(structure, s)]
     outputs = [s for s in structure.stages if structure.is_output(s)]
     folded = [s for s in retained if s.role != "spatial" and not vector_last(s)]

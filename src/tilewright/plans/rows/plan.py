@@ -346,8 +346,8 @@ def schedule_inner(
     lone: bool = False,
 ) -> None:
     """Schedule the loops `own` of one stage inside the common loops over rows; the first `outer` are spatial, the
-    others its reduction. `pipeline`: steps have the same width in all stages; `short`: few steps are unrolled; `lone`:
-    rows have one element."""
+    others its reduction. `strip`: rows are divided into strips; `pipeline`: steps have the same width in all stages;
+    `short`: few steps are unrolled; `lone`: rows have one element."""
     if not own:
         return
     lanes = lanes_of(stage, target)
@@ -406,8 +406,8 @@ def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Targe
 def vector_tail(
     s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target, *, stream: bool, most: int = 8
 ) -> None:
-    """Vectorize the innermost of a spatial block's own loops, in pieces of a few vectors if there are more than `most`.
-    `stream`: each piece writes whole lines."""
+    """Vectorize the innermost of `own`, a spatial block's own loops, by `lanes` elements, in pieces of a few vectors if
+    there are more than `most`. `stream`: each piece writes whole lines."""
     if not own:
         return
     inner = own[-1]

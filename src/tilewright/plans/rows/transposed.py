@@ -61,9 +61,10 @@ def _is_from_memory(place: Expr, stage: Stage, var: Var) -> bool:
 
 
 def transposed_together(retained: Sequence[Stage], transposed: Stage, leading: int, target: Target) -> int:
-    """How many rows a transposition before a chain produces at once: a cache line's worth if such rows fit half of the
-    first-level cache, half of it if they fit a quarter of the second, else a divisor of the rows that fits; 1 if
-    nothing does, or the chain's rows have another rank."""
+    """The number of rows that a transposition before a chain produces at once, where rows have `leading` dimensions
+    outside of them: a cache line's worth if such rows fit half of the first-level cache, half of it if they fit a
+    quarter of the second, else a divisor of the rows that fits; 1 if nothing does, or the chain's rows have another
+    rank."""
     if leading != len(transposed.spatial) - 1:
         return 1
     longest = max(prod(as_int(it.extent) or 0 for it in stage.block.iters[leading:]) for stage in retained)
@@ -76,8 +77,8 @@ def transposed_together(retained: Sequence[Stage], transposed: Stage, leading: i
 
 
 def schedule_transposed(s: Schedule, stage: Stage, target: Target) -> bool:
-    """Schedule a transposition by tiles in registers, inside the shared rows; False, without a change, if no tiles
-    fit."""
+    """Schedule the transposition `stage` by tiles in registers, inside the shared rows; returns False, without a
+    change, if no tiles fit."""
     block = s.block(stage.name)
     axes = tile_axes(s, block, target)
     if axes is None:

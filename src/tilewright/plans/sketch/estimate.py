@@ -159,7 +159,7 @@ def packing(transposed: Sequence[Access], target: Target) -> Cost:
 
 def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, target: Target) -> float:
     """The cycles of the transfers of the loads `read` into the first level of cache and the levels beyond, with the
-    loops of `tiling`."""
+    loops of `tiling` and vectors of `lanes` elements."""
     order = loop_order(stage, tiling, lanes)
     sizes = (target.l1, target.l2, target.l3)
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
@@ -185,8 +185,8 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
 
 
 def loop_order(stage: Stage, tiling: Tiling, lanes: int) -> list[tuple[Var, int, int]]:
-    """(iterator, number of iterations, values of the iterator per iteration) of each loop of `tiling`, from outside to
-    inside."""
+    """(iterator, number of iterations, values of the iterator per iteration) of each loop of `tiling`, with vectors of
+    `lanes` elements, from outside to inside."""
     iters = stage.block.iters
     rows = dict(tiling.rows)
     lane = tiling.lane

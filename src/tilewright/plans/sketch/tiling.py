@@ -173,8 +173,8 @@ def _sizes(
     lanes: int,
     target: Target,
 ) -> Iterator[Tiling]:
-    """All tilings with vectors along the iterator number `lane` and tiles over the iterators `rows` that fit the
-    registers."""
+    """All tilings with vectors of `lanes` elements along the iterator number `lane` and tiles over the iterators `rows`
+    that fit the registers, where the loads with the numbers `packed` read transposed copies."""
     iters = stage.block.iters
     reduced = iters[lane].kind == "reduce"
     counts = [

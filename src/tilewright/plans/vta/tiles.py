@@ -102,7 +102,8 @@ class Tile:
 
 
 def tiles(shape: Shape, overlap: bool = True) -> Iterator[Tile]:
-    """The tiles that fit into the memories. `overlap`: also those with two virtual threads and double buffers."""
+    """The tiles for a layer of `shape` that fit into the memories. `overlap`: also tiles with two virtual threads and
+    double buffers."""
     for outputs in _sizes(shape.outputs):
         for lines in _sizes(shape.lines):
             for chunk in _divisors(shape.reduced):

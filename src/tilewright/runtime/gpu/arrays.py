@@ -101,8 +101,8 @@ def _dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def call_on_device(engine: Engine, device: Device, inputs: Sequence[Any], out: Any) -> tuple[Any, int]:
-    """A call with arrays on the device, with all checks: its result and the version of the weights. New outputs are
-    PyTorch tensors on the device if the first input is there, else NumPy arrays."""
+    """(result, version of the weights) of a call with arrays on the device, with all checks. Outputs are written to
+    `out`, or are new: PyTorch tensors on the device if the first input is there, else NumPy arrays."""
     manifest = engine.manifest
 
     def view(obj: Any, where: str, written: bool) -> Any:

@@ -64,8 +64,8 @@ def times(model: Model, *inputs: Any, repeat: int = 20, rounds: int = 5) -> Devi
 
 
 def _between(device: Device, call: Any, graph: int, dims: Any, repeat: int) -> float:
-    """Seconds of one launch of `graph`: the time between two events around `repeat` launches, divided by their
-    number."""
+    """Seconds of one launch of `graph` with the sizes `dims`: the time between two events around `repeat` launches,
+    divided by their number."""
     d, stream = device.driver, call[CALL.stream]
     events = [d.number("cuEventCreate", ctypes.c_int(0)) for _ in range(2)]
     try:

@@ -90,10 +90,8 @@ class DeviceWeights:
         self._publish(tuple(arrays), version)
 
     def publish(self, arrays: Sequence[Array], version: int, *, finite: bool) -> None:
-        """Publish copies of the arrays of all parameters that are not fixed, in order.
-
-        Raises WeightError, and publishes nothing, if `finite` is set and a number is NaN or infinite.
-        """
+        """Publish copies of the arrays of all parameters that are not fixed, in order, as `version`. Raises
+        WeightError, and publishes nothing, if `finite` is set and a number is NaN or infinite."""
         free = [p for p in self._manifest.params if not p.fixed]
         if finite:
             check_finite(free, arrays, range(len(arrays)))

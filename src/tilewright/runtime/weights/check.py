@@ -108,8 +108,8 @@ MAX_TREE = 64
 def _add_untied(
     problems: Problems, weights: Mapping[str, Any], tied: Collection[tuple[str, str]], arrays: Mapping[str, Array]
 ) -> None:
-    """Record in `problems` each pair of `tied` names, one tensor when the model was compiled, whose arrays now
-    differ."""
+    """Record in `problems` each pair of `tied` names, one tensor when the model was compiled, whose arrays, in
+    `weights` and `arrays`, now differ."""
     for name, leader in tied:
         if name not in weights or leader not in arrays:
             continue
@@ -126,8 +126,8 @@ def _add_untied(
 
 
 def _add_outside(problems: Problems, patterns: Collection[PatternSpec], arrays: Mapping[str, Array]) -> None:
-    """Record in `problems` the sparse weights with nonzero elements outside of their pattern, which products would
-    ignore."""
+    """Record in `problems` the sparse weights among `arrays` with nonzero elements outside of their pattern, which
+    products would ignore."""
     for pattern in patterns:
         if pattern.weight not in arrays or pattern.rows not in arrays:
             continue
@@ -213,7 +213,8 @@ def _how_to_convert(array: Array, wanted: ParamSpec) -> str | None:
 
 
 def _check_prefix(weights: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raise a single error, instead of two for each weight, if all names have the prefix of a wrapped module."""
+    """Raise a single error, instead of two for each weight, if all names, without the prefix of a wrapped module, are
+    `known`."""
     for prefix in ("module.", "_orig_mod."):
         if weights and all(str(name).startswith(prefix) and str(name)[len(prefix) :] in known for name in weights):
             inner = prefix.rstrip(".")

@@ -139,10 +139,11 @@ class LocalWeights:
             self._followers.add(engine)
 
     def adopt(self, arrays: Sequence[Array], version: int, repeated: Reread | None = None) -> None:
-        """Publish raw weights that are never modified again, without copying them; those that calls read in place are
-        copied if they are not aligned.
+        """Publish raw weights that are never modified again, as `version`, without copying them; the ones that calls
+        read in place are copied if they are not aligned.
 
         Args:
+            arrays: the raw weights, in the parameters' order.
             repeated: a function that reads them again, so that they need not stay in memory.
         """
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}

@@ -128,7 +128,7 @@ def moved(n: Call, x: Value, axis: int, back: bool = False) -> Value:
 
 def transformed(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
     """The discrete Fourier transform (re, im) of `x` along its last axis of `length`, cut to its first `retained`
-    elements. Long transforms are split by Cooley and Tukey's method."""
+    elements; `sign` is the sign of the exponent. Long transforms are split by Cooley and Tukey's method."""
     factor = split(length)
     if length <= DIRECT or factor == 1:
         if length > MAX_PRIME:
@@ -160,9 +160,9 @@ def twiddled(n: Call, x: tuple[Value, Value], a: int, b: int, sign: int) -> tupl
 
 
 def product(n: Call, x: tuple[Value, Value | None], length: int, sign: int, retained: int) -> tuple[Value, Value]:
-    """(re, im) of the discrete Fourier transform of `x` (re, im or None) over the last dimension, of which `retained`
-    frequencies are computed, as one matrix product [re | im] times [[cos, sin], [-sin, cos]]; real numbers need only
-    the upper half of that matrix. `sign` is that of the exponent."""
+    """(re, im) of the discrete Fourier transform of `x` (re, im or None) over the last dimension, of `length` elements,
+    of which `retained` frequencies are computed, as one matrix product [re | im] times [[cos, sin], [-sin, cos]]; real
+    numbers need only the upper half of that matrix. `sign` is the sign of the exponent."""
     re, im = x
     cos, sin = cosines(length, retained, length), sign * sines(length, retained, length)
     table = np.concatenate([cos, sin], 1)
@@ -205,7 +205,8 @@ def known(n: Call, x: Value, axis: int) -> int:
 
 @rule("fft_fftfreq", "fft_rfftfreq")
 def frequencies(n: Call, length: Any, spacing: float = 1.0, **_: Any) -> Value:
-    """The frequencies of a transform's results: those from half of the length on are negative, but for `rfftfreq`."""
+    """The frequencies of the results of a transform of `length` samples at distances of `spacing`: from half of the
+    length on they are negative, but for `rfftfreq`."""
     count = n.operand(length, i64)
     place = n.emit("range", start=0, step=1, size=n.shape[0], dtype=i64)
     if n.name == "aten.fft_fftfreq":

@@ -22,8 +22,8 @@ from tilewright.support.errors import UnsupportedError
 def embedding(
     n: Call, table: Value, indices: Value, padding: Any = -1, by_frequency: bool = False, sparse: bool = False
 ) -> Value:
-    """Rows of a table. The row `padding` gets no gradient; `by_frequency` divides each row's gradient by how often it
-    is read. `sparse` only affects PyTorch's storage of the gradient."""
+    """The rows of `table` that `indices` name. The row `padding` gets no gradient; `by_frequency` divides each row's
+    gradient by how often it is read. `sparse` only affects PyTorch's storage of the gradient."""
     n.check_indices(indices, table.shape[0])
     rows = n.emit("gather", table, indices, axis=0)
     number = as_int(padding)
@@ -226,7 +226,8 @@ def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> 
 
 @rule("index_fill")
 def index_fill(n: Call, x: Value, dim: int, index: Value, value: Operand) -> Value:
-    """A select between the value and `x` by a mask of the indexed places, as an index may occur twice."""
+    """`x` with `value` at the places `index` along `dim`: a select by a mask of the indexed places, as an index may
+    occur twice."""
     if as_int(index.type.size) == 0:
         return x
     flat = x if x.type.rank else n.reshape(x, (1,))
@@ -384,8 +385,9 @@ def embedding_bag(
     include_last: bool = False,
     padding: int = -1,
 ) -> list[Value]:
-    """Sums, means or maxima of the rows of each bag; `offsets` are the first places of the bags. A row belongs to the
-    last bag whose offset is not after it. Only the first result is supported.
+    """Sums (`mode` 0), means (1) or maxima (2) of the rows of `table` that `indices` name, by bags; `offsets` are the
+    first places of the bags. `weights` multiply rows, and rows number `padding` do not count. A row belongs to the last
+    bag whose offset is not after it. Only the first result is supported.
 
     Gradients by frequency are refused: PyTorch 2.13 divides by a wrong count: for the k-th distinct index it uses that
     of the k-th entry in the sorted list of all indices (`EmbeddingBag.cpp`).
@@ -416,8 +418,8 @@ def embedding_bag(
 
 
 def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[[Value, str], Value]:
-    """A function (rows, kind) that reduces the rows of each bag by "add" or "max", for equal bags or for arbitrary
-    ones."""
+    """A function (rows, kind) that reduces the rows of each of `bags` bags, which begin at `offsets` in `indices`, by
+    "add" or "max", for equal bags or for arbitrary ones."""
     length = _equal_bags(n, offsets, bags, indices)
     if length is not None:
         return partial(_of_equal_bags, n, bags, length)
@@ -425,8 +427,8 @@ def _reduction(n: Call, offsets: Value, bags: Expr, indices: Value) -> Callable[
 
 
 def _equal_bags(n: Call, offsets: Value, bags: Expr, indices: Value) -> Expr | None:
-    """The number of rows of each bag if `offsets` is the range 0, k, 2k, ..., as for two-dimensional indices; None for
-    other offsets."""
+    """The number of rows of each of `bags` bags if `offsets` is the range 0, k, 2k, ..., as for two-dimensional
+    indices; None for other offsets."""
     node = next((node for node in reversed(n.builder.nodes) if offsets in node.outputs), None)
     if node is None or node.op != "range":
         return None

@@ -23,7 +23,8 @@ def _transposed(n: Call, x: Value) -> Value:
 
 
 def _solved(n: Call, a: Value, b: Value, *, upper: bool, unit: bool = False) -> Value:
-    """The solution x of a x = b for triangular `a`, whose batch dimensions are broadcast with those of `b`."""
+    """The solution x of a x = b for `a`, an `upper` or lower triangle, with ones on the diagonal if `unit`; its batch
+    dimensions are broadcast with the ones of `b`."""
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a, b = n.broadcast(a, (*lead, *a.shape[-2:])), n.broadcast(b, (*lead, *b.shape[-2:]))
     return n.emit("triangular_solve", a, b, upper=upper, unit=unit)
@@ -46,8 +47,8 @@ def _first_bad(n: Call, bad: Value) -> Value:
 
 @rule("linalg_cholesky", "cholesky", "linalg_cholesky_ex")
 def cholesky(n: Call, x: Value, upper: bool = False, check_errors: bool = False) -> Any:
-    """The lower Cholesky factor, computed from the lower triangle; with `upper`, from the upper triangle and
-    transposed."""
+    """The lower Cholesky factor of `x`, computed from the lower triangle; with `upper`, from the upper triangle and
+    transposed. For `cholesky_ex` it is [the factor, which row fails first]; `check_errors` has no effect."""
     y = n.emit("cholesky", _transposed(n, x) if upper else x)
     result = _transposed(n, y) if upper else y
     if not n.name.endswith("_ex"):
@@ -188,8 +189,8 @@ def solve_triangular(
 def triangular_solve(
     n: Call, b: Value, a: Value, upper: bool = True, transpose: bool = False, unitriangular: bool = False
 ) -> list[Value]:
-    """The solution x of `a` x = `b` for triangular matrices `a` (with `transpose`, for their transposes), and `a`
-    itself, as PyTorch returns both."""
+    """The solution x of `a` x = `b` for `a`, an `upper` or lower triangle, with ones on the diagonal if `unitriangular`
+    (with `transpose`, for its transpose), and `a` itself, as PyTorch returns both."""
     matrix = _transposed(n, a) if transpose else a
     x = _solved(n, matrix, b, upper=upper is not transpose, unit=unitriangular)
     return [x, n.broadcast(a, (*x.shape[:-2], *a.shape[-2:]))]

@@ -54,7 +54,8 @@ def multi_margin_loss(
     reduction: int = 1,
 ) -> Value:
     """The sum over classes j other than the target t of weight[t] max(0, margin - x[t] + x[j])^p, divided by the number
-    of classes. Where the maximum is 0 the gradient is 0, unlike in PyTorch's decomposition, which clamps."""
+    of classes, and reduced over samples as `reduction` says. Where the maximum is 0 the gradient is 0, unlike in
+    PyTorch's decomposition, which clamps."""
     shape = x.shape
     classes = shape[-1]
     x = n.reshape(x, (1, classes)) if x.type.rank == 1 else x

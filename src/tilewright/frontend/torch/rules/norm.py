@@ -138,8 +138,8 @@ def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value
 
 
 def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
-    """(`x` normalised over `axes`, its means, its reciprocal standard deviations); PyTorch gives the latter two no
-    gradients."""
+    """(`x` normalised over `axes`, with `epsilon` added to variances; its means; its reciprocal standard deviations);
+    PyTorch gives the latter two no gradients."""
     mean, deviation, root = _moments(n, x, axes, epsilon)
     return n.emit("div", deviation, root), detach(n, mean), detach(n, n.emit("reciprocal", root))
 

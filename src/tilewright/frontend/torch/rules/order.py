@@ -33,8 +33,8 @@ def kthvalue(n: Call, x: Value, k: int, dim: int = -1, keepdim: bool = False) ->
 
 @rule("median.dim", "nanmedian.dim")
 def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
-    """The lower of the two middle elements along `dim`, and its position. A row with a NaN has it as its median, unless
-    the operator leaves NaN out (`nanmedian`)."""
+    """[the lower of the two middle elements along `dim`, its position]; `keepdim` keeps that dimension with extent 1. A
+    row with a NaN has it as its median, unless the operator leaves NaN out (`nanmedian`)."""
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)
@@ -82,8 +82,8 @@ def shared(n: Call, x: Value, result: Value) -> Value:
 
 @rule("mode")
 def mode(n: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
-    """The most frequent element along `dim` (the smallest of several), and its last position, by comparing all elements
-    with each other."""
+    """[the most frequent element along `dim` (the smallest of several), its last position], by comparing all elements
+    with each other; `keepdim` keeps that dimension with extent 1."""
     if x.type.rank == 0:
         return [x, n.filled(0, i64, ())]
     axis = n.axis(dim, x)

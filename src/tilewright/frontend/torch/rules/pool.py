@@ -133,8 +133,8 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
 
 
 def _open(n: Call, x: Value, axes: Sequence[int], largest: bool) -> Any:
-    """Adaptive pooling along `axes` of symbolic extent, to a known number of windows: each window is a slice, reduced
-    to one element. An axis whose extent stays is skipped."""
+    """Adaptive pooling (maxima if `largest`, else means) along `axes` of symbolic extent, to a known number of windows:
+    each window is a slice, reduced to one element. An axis whose extent stays is skipped."""
     for axis in reversed(axes) if largest else axes:
         extent, count = x.shape[axis], n.shape[axis]
         if extent == count:
@@ -161,9 +161,9 @@ def _first_maximum(n: Call, x: Value, axis: int) -> Value:
 
 
 def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:
-    """Adaptive pooling of `x` from `extents` to `wanted`, with windows of different widths, one axis after another: a
-    gather repeats the last element of narrow windows, so that all are equally wide. Of equal maxima, the first in
-    row-major order counts."""
+    """Adaptive pooling (maxima if `largest`, else means) of `x` from `extents` to `wanted`, with windows of different
+    widths, one axis after another: a gather repeats the last element of narrow windows, so that all are equally wide.
+    Of equal maxima, the first in row-major order counts."""
     lead = x.type.rank - len(wanted)
     index = None
     if largest and 1 in n.read:

@@ -66,8 +66,8 @@ def dequantize_per_token(n: Call, x: Value, scales: Value, zeros: Value, *_: Any
 
 @rule(f"{DECOMPOSED}choose_qparams")
 def choose_qparams(n: Call, x: Value, low: Any, high: Any, eps: Any, _: Any) -> list[Value]:
-    """Scale (f64[1]) and zero point (i64[1]) by which integers from `low` to `high` represent the range of all elements
-    of `x`, widened to contain 0."""
+    """[scale (f64[1]), zero point (i64[1])] by which integers from `low` to `high` represent the range of all elements
+    of `x`, widened to contain 0; the scale is at least `eps`."""
     axes = tuple(range(x.type.rank))
     least, most = (n.emit(op, x, axes=axes, keepdims=False) for op in ("reduce_min", "reduce_max"))
     least, most = n.emit("min", least, n.like(0.0, x)), n.emit("max", most, n.like(0.0, x))

@@ -70,8 +70,8 @@ def arg(n: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Val
 
 
 def _arg(n: Call, largest: bool, x: Value, dim: int | None, keepdim: bool) -> Value:
-    """The index of the largest (or smallest) element of `x` along `dim`, the first of equal ones, which PyTorch leaves
-    open but returns in eager mode, too."""
+    """The index of the largest (or smallest) element of `x` along `dim` (None: of all), the first of equal ones, which
+    PyTorch leaves open but returns in eager mode, too. `keepdim` keeps that dimension with extent 1."""
     if dim is None:
         flat = n.reshape(x, (product(x.shape),))
         index = _arg(n, largest, flat, 0, False)
@@ -157,8 +157,8 @@ def _power(n: Call, x: Value, power: float | Value) -> Value:
 
 @rule("logsumexp", "special_logsumexp", single=True)
 def logsumexp(n: Call, x: Value, axes: Axes, keepdim: bool = False) -> Value:
-    """log(sum(exp(x))) along `axes`, as log(sum(exp(x - max))) + max, where a maximum that is infinite is not
-    subtracted."""
+    """log(sum(exp(x))) along `axes`, which stay with extent 1 if `keepdim`, as log(sum(exp(x - max))) + max, where a
+    maximum that is infinite is not subtracted."""
     x = n.floats(x)
     chosen = n.axes(axes, x)
     if not chosen:

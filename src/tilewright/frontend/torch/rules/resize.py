@@ -121,7 +121,8 @@ def affine_grid(n: Call, theta: Value, size: Sequence[Any], align_corners: bool)
 
 @rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(n: Call, x: Value, grid: Value, mode: int, padding: int, align_corners: bool) -> Value:
-    """`grid_sampler`; PyTorch passes the modes of interpolation and padding as numbers."""
+    """`x` sampled at the coordinates `grid`, from -1 to 1. PyTorch passes the `mode` of interpolation and the `padding`
+    as numbers; `align_corners` puts -1 and 1 at the centres of the outermost pixels."""
     modes, paddings = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
     return n.emit(
         "grid_sample",

@@ -152,7 +152,8 @@ def cell(
     input_bias: Value | None = None,
     recurrent_bias: Value | None = None,
 ) -> list[Value] | Value:
-    """One step of a recurrent cell on `x`: the new state, and for LSTM also the new cell."""
+    """One step of a recurrent cell on `x`, with the weights `inputs` and `recurrence` and the two biases: the new
+    state, and for LSTM also the new cell."""
     initial = [None if _is_zero(n, s) else s for s in ([state] if isinstance(state, Value) else state)]
     params = [inputs, recurrence, *(b for b in (input_bias, recurrent_bias) if b is not None)]
     _, ends = _direction(n, _cell(n.name), n.reshape(x, (1, *x.shape)), params, initial)

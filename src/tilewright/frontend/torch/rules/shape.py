@@ -112,7 +112,8 @@ def repeat_interleave(n: Call, x: Value, repeats: Any, dim: int | None = None, o
 
 @rule("cat", "concat", "concatenate")
 def cat(n: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
-    """Concatenation; an empty vector is skipped, whatever the other shapes, as PyTorch does for compatibility."""
+    """`tensors` concatenated along `dim`; an empty vector is skipped, whatever the other shapes, as PyTorch does for
+    compatibility."""
     full = [t for t in tensors if not (t.type.rank == 1 and is_const(t.shape[0], 0))] or list(tensors[:1])
     axis = n.axis(dim, full[0])
     full = [n.cast(t, n.dtype) for t in full if not is_const(t.shape[axis], 0)] or full[:1]

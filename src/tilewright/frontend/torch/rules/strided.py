@@ -22,8 +22,8 @@ from tilewright.ops.dims import dim, static
 
 @rule("diagonal", "diagonal_copy", "linalg_diagonal")
 def diagonal(n: Call, x: Value, offset: int = 0, first: int = 0, second: int = 1, **named: int) -> Value:
-    """The diagonal of the axes `first` and `second` of `x`, as its last axis: every (columns + 1)-th element of each
-    flattened matrix."""
+    """The diagonal of the axes `first` and `second` of `x`, `offset` columns to the right of the main one, as its last
+    axis: every (columns + 1)-th element of each flattened matrix."""
     first, second = named.get("dim1", first), named.get("dim2", second)
     x, rows, columns = _planes(n, x, first, second)
     lead = x.shape[:-2]
@@ -181,8 +181,8 @@ def _dense(shape: Sequence[int]) -> list[int]:
 def trilinear(
     n: Call, a: Value, b: Value, c: Value, ea: Any, eb: Any, ec: Any, summed: Sequence[int], unroll: int = 1
 ) -> Value:
-    """The product of three tensors summed over the axes `summed`. `ea`, `eb`, `ec`: axes of size 1 that each tensor
-    gets first."""
+    """The product of the three tensors `a`, `b` and `c` summed over the axes `summed`. `ea`, `eb`, `ec`: axes of size 1
+    that each tensor gets first. `unroll` has no effect."""
     spread = [_with_axes(n, v, axes) for v, axes in ((a, ea), (b, eb), (c, ec))]
     product_ = n.emit("mul", n.emit("mul", spread[0], spread[1]), spread[2])
     return n.emit("reduce_sum", product_, axes=tuple(sorted(summed)), keepdims=False) if summed else product_

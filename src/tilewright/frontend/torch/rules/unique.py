@@ -12,8 +12,9 @@ from tilewright.ir.graph import Value
 
 @rule("_unique2")
 def unique(n: Call, x: Value, sorted: bool = True, inverse: bool = False, counts: bool = False) -> list[Value]:
-    """The distinct values in ascending order. PyTorch sorts them even with `sorted=False`; so do we, since sorting
-    makes equal elements neighbours."""
+    """[the distinct values of `x` in ascending order, with `inverse` the number of each element's value, with `counts`
+    how often each occurs]. PyTorch sorts values even with `sorted=False`, and so does this rule, since sorting makes
+    equal elements neighbours."""
     flat = n.reshape(x, (x.type.size,))
     key = n.cast(flat, u8) if flat.dtype is boolean else flat
     values, order = n.emit_all("topk", key, axis=0, k=x.type.size, largest=False)
