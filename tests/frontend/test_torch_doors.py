@@ -216,6 +216,20 @@ def test_files_that_pytorch_cannot_read_are_one_error(tmp_path: Path, caplog: py
 
     path = tmp_path / "m.pt2"
     path.write_bytes(b"no archive")
-    with pytest.raises(ModelError, match="the file is no program"):
-        named(path)
+    for read in (named, tw.compile):
+        with pytest.raises(ModelError, match="the file is no program"):
+            read(path)
     assert not [r for r in caplog.records if r.name.startswith("torch") and r.levelname == "WARNING"]
+
+
+def test_a_file_of_torch_export_is_read_by_its_path(tmp_path: Path) -> None:
+    module, x = nn.Linear(3, 2), torch.randn(4, 3)
+    path = tmp_path / "linear.pt2"
+    torch.export.save(torch.export.export(module, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},)), path)
+    for model in (path, str(path)):
+        compiled = tw.compile(model)
+        for rows in (1, 5):
+            y = torch.randn(rows, 3)
+            np.testing.assert_allclose(compiled(y), module(y).detach(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ModelError, match="no such file"):
+        tw.compile(tmp_path / "other.pt2")

@@ -57,7 +57,9 @@ class Named:
 
     @property
     def is_compiled(self) -> bool:
-        return self.path.suffix == ".tw"
+        from tilewright.frontend.common.contents import is_compiled
+
+        return is_compiled(self.path)
 
     @property
     def stem(self) -> str:
@@ -69,20 +71,23 @@ def named(path: Path) -> Named:
     """The model that a path or `file.py:function` refers to. Raises ModelError for a file that does not exist or that
     holds no model, MissingPackageError where reading it needs a package that is not installed, and typer.BadParameter
     for a function that does not exist."""
+    from tilewright.frontend.read import is_exported_file, load_exported
+
     text = str(path)
     if text.rpartition(":")[2].isidentifier() and ":" in text and not path.exists():
         place = Path(text.rpartition(":")[0])
         return Named(path, *_model_of(text, called_by_name(text)), files=(place,) if place.suffix == ".py" else ())
     if not path.exists():
         raise ModelError("no such file", where=text)
-    model = _exported(path) if path.suffix == ".pt2" else path
-    return Named(path, model, files=(path,))
+    return Named(path, load_exported(path) if is_exported_file(path) else path, files=(path,))
 
 
 def source(path: Path) -> Named:
     """The model that a path or `file.py:function` refers to, as `named` returns it. Raises typer.BadParameter for a
     compiled file, too."""
-    if path.suffix == ".tw":
+    from tilewright.frontend.common.contents import is_compiled
+
+    if is_compiled(path):
         raise typer.BadParameter(f"{path} is compiled already", param_hint="MODEL")
     return named(path)
 
@@ -128,24 +133,6 @@ def _model_of(name: str, value: Any) -> tuple[Any, Any]:
         return value, None
     what = f"{name} gives {type(value).__name__}, not (module, example) or a model"
     raise typer.BadParameter(what, param_hint="MODEL")
-
-
-def _exported(path: Path) -> Any:
-    """The program in a file of `torch.export.save`."""
-    try:
-        import torch
-    except ImportError:
-        raise MissingPackageError(
-            "reading a .pt2 file needs PyTorch", where=str(path), hint="pip install 'tilewright[torch]'"
-        ) from None
-    from tilewright.frontend.torch.export import quietly
-
-    try:
-        with quietly():  # PyTorch logs where reading fails in one way, before it tries another
-            return torch.export.load(path)
-    except Exception as error:  # of many kinds
-        got = str(error).strip().splitlines()[:1]
-        raise ModelError("the file is no program of torch.export", where=str(path), got="".join(got)[:200]) from None
 
 
 # --- what is made of them ---------------------------------------------------------------------------------------------
@@ -222,9 +209,10 @@ def open_any(
     operator, the result is a composite model, unless `fallback` is "never"; then UnsupportedError is raised. Raises
     UsageError for other texts than "auto" and "never"."""
     import tilewright
+    from tilewright.frontend.common.contents import is_compiled
 
     check_choice("fallback", fallback, ("auto", "never"), UsageError)
-    if path.suffix == ".tw" or fallback == "never":
+    if is_compiled(path) or fallback == "never":
         return open_model(path, threads, dims, precision, fast, target)
     model = named(path)
     count = flags.THREADS() if threads is None else threads

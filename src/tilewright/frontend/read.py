@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo, tflite
+from tilewright.frontend.common.contents import is_compiled, other_format
 from tilewright.ir.dim import DimSizes, stated
 from tilewright.ir.graph import Graph
 from tilewright.ir.interface import Imported
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import MissingPackageError, ModelError
 
 Dynamic = str | Mapping[str, Mapping[int, str]] | None
 """Symbolic dimensions of a PyTorch module's inputs: "auto", none, or by input's name a map from axes to names."""
@@ -35,6 +37,8 @@ def import_model(
         return Imported(model[0], dict(model[1]))
     if isinstance(model, Imported):
         return model
+    if is_exported_file(model):
+        model = load_exported(Path(model))
     if isinstance(model, Graph):
         if model.params:
             raise ModelError("a graph with parameters needs their values", expected="(graph, weights)")
@@ -50,7 +54,7 @@ def import_model(
     if params is not None:
         raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
     frontend = frontends.find(model)
-    if frontend is None and isinstance(model, str | Path) and str(model).endswith(".tw") and os.path.isfile(model):
+    if frontend is None and is_compiled_file(model):
         raise ModelError("the model is compiled already", where=str(model), hint="tw.load(path)")
     if frontend is not None:
         return frontend.load(model, dims, example)
@@ -66,7 +70,43 @@ def import_model(
 def is_onnx_file(model: Any) -> bool:
     """Whether `model` is the path of a file that the ONNX frontend reads."""
     is_path = isinstance(model, str | Path) and "\n" not in str(model) and os.path.isfile(model)
-    return is_path and not stablehlo.reads(model) and not tflite.reads(model) and frontends.find(model) is None
+    others = is_compiled_file(model) or is_exported_file(model) or stablehlo.reads(model) or tflite.reads(model)
+    return is_path and not others and frontends.find(model) is None
+
+
+def is_compiled_file(model: Any) -> bool:
+    """Whether `model` is the path of a file that is named .tw, or that begins as a compiled file does."""
+    is_path = isinstance(model, str | Path) and "\n" not in str(model) and os.path.isfile(model)
+    return is_path and is_compiled(Path(model))
+
+
+def is_exported_file(model: Any) -> bool:
+    """Whether `model` is the path of a file of `torch.export.save`: its name ends in .pt2, and no plug-in reads it."""
+    is_path = isinstance(model, str | Path) and "\n" not in str(model) and str(model).endswith(".pt2")
+    return is_path and frontends.find(model) is None
+
+
+def load_exported(path: Path) -> Any:
+    """The `torch.export.ExportedProgram` in a file of `torch.export.save`. Raises ModelError if there is no such file,
+    or if it holds no program; MissingPackageError without PyTorch."""
+    if not path.is_file():
+        raise ModelError("no such file", where=str(path))
+    try:
+        import torch
+    except ImportError:
+        raise MissingPackageError(
+            "reading a .pt2 file needs PyTorch", where=str(path), hint="pip install 'tilewright[torch]'"
+        ) from None
+    from tilewright.frontend.torch.export import quietly
+
+    try:
+        with quietly():  # PyTorch logs where reading fails in one way, before it tries another
+            return torch.export.load(path)
+    except Exception as error:  # of many kinds
+        got = "".join(str(error).strip().splitlines()[:1])[:200]
+        message = "the file is no program of torch.export"
+        data = None if zipfile.is_zipfile(path) else path.read_bytes()[:32]  # a file of torch.export is a zip archive
+        raise other_format(message, data, where=str(path), got=got) from None
 
 
 def from_torch(model: Any) -> bool:

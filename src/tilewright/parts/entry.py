@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tilewright.compile_options import CompileOptions
 from tilewright.compiler import compile_program
 from tilewright.frontend import registry as frontends
-from tilewright.frontend.read import Dynamic, from_torch, import_model, is_onnx_file
+from tilewright.frontend.read import Dynamic, from_torch, import_model, is_exported_file, is_onnx_file
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.interface import Imported
 from tilewright.ir.selection import Precision
@@ -59,8 +59,9 @@ def compile(
 
     Args:
         model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
-            `torch.export.ExportedProgram`, a `jax.export.Exported`, a jitted function (with an `example`), StableHLO
-            as text, bytes or the path of a file, a `(Graph, weights)` pair, or what a plug-in's frontend reads.
+            `torch.export.ExportedProgram` or the path of its .pt2 file, a `jax.export.Exported`, a jitted function
+            (with an `example`), StableHLO as text, bytes or the path of a file, a `(Graph, weights)` pair, or what a
+            plug-in's frontend reads.
         example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
             NumPy arrays. Only shapes and types count. Of a jitted function the same: arrays or
             `jax.ShapeDtypeStruct`s, and trees of them.
@@ -184,7 +185,7 @@ def coverage(
 def _loaded(model: Any) -> Loaded | None:
     """The loaded ONNX model; None for other models and for files that cannot be read."""
     is_onnx = isinstance(model, str | Path | bytes) or type(model).__module__.partition(".")[0] == "onnx"
-    if not is_onnx or frontends.find(model) is not None:
+    if not is_onnx or is_exported_file(model) or frontends.find(model) is not None:
         return None
     from tilewright.frontend.onnx.load import load
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from tilewright.frontend.common.contents import other_format
 from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.left import WALKED, Left
 from tilewright.frontend.onnx.order import in_order
@@ -51,7 +52,7 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     """
     folder: Folder | None = None
     left: Left | None = None
-    label, small = "model", b""
+    label, small, data = "model", b"", None
     if isinstance(model, str | Path):
         path = Path(model)
         label = path.name
@@ -67,11 +68,11 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
         try:
             model.ParseFromString(data)
         except DecodeError as error:
-            raise ModelError("the file is not an ONNX model", where=label, got=str(error)[:200]) from None
+            raise other_format("the file is not an ONNX model", data, where=label, got=str(error)[:200]) from None
     if not isinstance(model, onnx.ModelProto):
         raise ModelError("expected an ONNX model", where=label, got=type(model).__name__)
     if not model.HasField("graph"):
-        raise ModelError("the file holds no ONNX graph", where=label)
+        raise other_format("the file holds no ONNX graph", data, where=label)
     _check_text(model, label)
     opsets = _opsets(model, label)
     return Loaded(

@@ -66,6 +66,7 @@ def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = No
         return import_module(module, signature, dims, str(getattr(model, "__name__", "function")))
     if params is not None:
         raise ModelError("a module alone does not say which arguments are weights", expected="a function of JAX")
+    from tilewright.frontend.common.contents import other_format
     from tilewright.frontend.common.finish import located
     from tilewright.frontend.stablehlo.child import read_outside
 
@@ -73,7 +74,10 @@ def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = No
     try:
         module = read_outside(data)
     except ModelError as error:
-        raise located(error, label) from None
+        if _is_text(data[:4096].decode("utf-8", "replace")) or data.startswith(MAGIC):
+            raise located(error, label) from None
+        got = None if error.got is None else str(error.got)
+        raise other_format("this is no StableHLO that jaxlib can read", data, where=label, got=got) from None
     return import_module(module, None, dims, label)
 
 

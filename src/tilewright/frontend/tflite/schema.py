@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontend.common.contents import other_format
 from tilewright.frontend.tflite import IDENTIFIER
 from tilewright.frontend.tflite.flatbuffer import Table
 from tilewright.ir.dtype import DType, dtype
@@ -72,7 +73,7 @@ def parse(data: bytes) -> File:
     """Parse a file. Raises ModelError if it is damaged, UnsupportedError for several subgraphs or unsupported types."""
     view = memoryview(data)
     if bytes(view[4:8]) != IDENTIFIER:
-        raise ModelError("is no TFLite file", expected=IDENTIFIER.decode(), got=repr(bytes(view[4:8])))
+        raise other_format("the file is no TFLite file", data, got=repr(bytes(view[4:8])))
     root = Table.root(view)
     if (version := root.number(0, "I")) != VERSION:
         raise UnsupportedError("the version of the schema is not read", expected=VERSION, got=version)

@@ -1,0 +1,58 @@
+"""Formats of files by their first bytes, for messages about files of another format than was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tilewright.support.errors import ModelError
+
+COMPILED = b"TWMODEL\x1a"
+"""The first bytes of a compiled file (runtime/artifact.py)."""
+
+FORMATS: tuple[tuple[bytes, str, str], ...] = (
+    (COMPILED, "a compiled file of Tilewright", "tw.load(path)"),
+    (
+        b"PK\x03\x04",
+        "a zip archive, as torch.save and torch.export.save write",
+        "name a file of torch.export.save .pt2",
+    ),
+    (b"\x80", "a pickle, as torch.save wrote once", "pass the PyTorch module itself, with an example of its inputs"),
+    (b"\x89HDF", "an HDF5 file, as Keras writes", "convert the model to ONNX"),
+    (b"version https://git-lfs", "a pointer of Git LFS, not the file itself", "git lfs pull"),
+    (b"\x1f\x8b", "a compressed file (gzip)", "uncompress it"),
+    (b"ML\xefR", "StableHLO in bytes", "name the file .mlir"),
+    (b"module", "text of MLIR", "name the file .mlir"),
+    (b"<", "a text in HTML or XML", "look at what was downloaded"),
+)
+"""(first bytes, what a file that begins with them is, what to do with it). Sources: the formats' own descriptions."""
+
+
+def other_format(message: str, data: bytes | None, *, where: str | None = None, got: str | None = None) -> ModelError:
+    """The error for a file that is not of the format that `message` names. `data` is the file or its beginning, None
+    for a model that is no file; `got` is what the reader said, which stands there if the format is not known."""
+    what, hint = (None if data is None else _described(data[:32])) or (got, None)
+    return ModelError(message, where=where, got=what, hint=hint)
+
+
+def _described(head: bytes) -> tuple[str, str] | None:
+    if not head:
+        return "an empty file", "write or download it again"
+    if head[4:8] == b"TFL3":
+        return "a TFLite file", "name the file .tflite"
+    if head[8:9] == b"{" and not any(head[4:8]):
+        return (
+            "a safetensors file, which holds weights and no model",
+            "pass the PyTorch module itself, with these weights",
+        )
+    return next(((what, hint) for start, what, hint in FORMATS if head.lstrip().startswith(start)), None)
+
+
+def is_compiled(path: Path) -> bool:
+    """Whether the file is named .tw, or begins as a compiled file does."""
+    if path.suffix == ".tw":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(COMPILED)) == COMPILED
+    except OSError:
+        return False

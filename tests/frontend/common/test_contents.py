@@ -1,0 +1,68 @@
+"""Files whose contents are of another format than their names say: one error that names what they hold."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from benchmarks import policy_suite
+from tilewright.cli import models
+from tilewright.frontend.common.contents import is_compiled, other_format
+from tilewright.runtime.artifact import MAGIC
+from tilewright.support.errors import ModelError
+
+CONTENTS = {
+    b"": "an empty file",
+    b"\x89HDF\r\n\x1a\n0000000000": "an HDF5 file",
+    b'\x08\0\0\0\0\0\0\0{"a": {}}': "a safetensors file",
+    b"version https://git-lfs.github.com/spec/v1\n": "a pointer of Git LFS",
+    b"\x1f\x8b000000000000": "a compressed file",
+    b"module {\n}\n": "text of MLIR",
+    b"<!DOCTYPE html>": "a text in HTML",
+    b"0000TFL3": "a TFLite file",
+}
+
+
+@pytest.mark.parametrize("contents", CONTENTS, ids=lambda c: CONTENTS[c].split()[-1])
+def test_a_file_of_another_format_is_named(tmp_path: Path, contents: bytes) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(contents)
+    for read in (tw.compile, tw.coverage):
+        with pytest.raises(ModelError, match=r"m\.onnx.*ONNX") as error:
+            read(path)
+        assert CONTENTS[contents] in str(error.value) and error.value.hint
+
+
+def test_archives_are_named_in_other_readers_too(tmp_path: Path) -> None:
+    path = tmp_path / "m.tflite"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("data.pkl", b"0")
+    with pytest.raises(ModelError, match="no TFLite file: got a zip archive"):
+        tw.compile(path)
+
+
+def test_what_is_unknown_is_left_to_the_reader() -> None:
+    error = other_format("the file is no letter", b"hello", where="x", got="a greeting")
+    assert str(error) == "x: the file is no letter: got a greeting"
+
+
+def test_a_compiled_file_is_known_by_its_name_or_its_contents(tmp_path: Path) -> None:
+    path, renamed = tmp_path / "m.tw", tmp_path / "m.onnx"
+    model = tw.compile(policy_suite.m64())
+    model.save(path)
+    renamed.write_bytes(path.read_bytes())
+    assert renamed.read_bytes().startswith(MAGIC)
+    assert is_compiled(renamed) and is_compiled(tmp_path / "missing.tw") and not is_compiled(tmp_path / "missing.onnx")
+    for file in (path, renamed):
+        with pytest.raises(ModelError, match="compiled already"):
+            tw.compile(file)
+        assert models.named(file).is_compiled
+        assert models.open_model(file, 1, {}).manifest.inputs == model.manifest.inputs
+    named_so = tmp_path / "file.tw"
+    named_so.write_bytes(np.arange(9).tobytes())
+    with pytest.raises(ModelError, match="compiled already"):
+        tw.compile(named_so)
