@@ -35,8 +35,8 @@ def is_quotient(e: Expr) -> bool:
 
 
 def chain_of(base: Expr, pieces: Sequence[tuple[Expr, Expr | None]], extents: Mapping[Var, Expr]) -> list[int] | None:
-    """The indices of those `pieces` (divisor, modulus) that together determine `base`, least significant first; None if
-    they do not. For base < 64: `base % 8` and `base // 8` do."""
+    """The indices of those `pieces` (divisor, modulus) that together determine `base`, least significant first, where
+    variables have the `extents`; None if they do not. For base < 64: `base % 8` and `base // 8` do."""
     reached: Expr = const(1)
     chosen: list[int] = []
     for _ in pieces:
@@ -80,8 +80,8 @@ def solve(indices: Sequence[Expr], values: Sequence[Expr], extents: Mapping[Var,
 
 
 def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple[Expr, Expr]]:
-    """The terms of `index`, a sum in mixed radix such as `i * 16 + j` with j < 16, each with its value when the sum is
-    `value`; [] for other sums."""
+    """The terms of `index`, a sum in mixed radix such as `i * 16 + j` with j < 16 by the variables' `extents`, each
+    with its value when the sum is `value`; [] for other sums."""
     form = linear(index)
     terms = sorted(form.terms, key=lambda term: term[1])
     if not terms or terms[0][0] is index or terms[0][1] <= 0:

@@ -103,8 +103,8 @@ def _reads_of(
 def _between(
     low: Expr, high: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Range | None:
-    """The inclusive range, over the loops `inner`, from the least `low` to the greatest `high`, in terms of enclosing
-    loops and symbols; None if it is not known."""
+    """The inclusive range, over the loops `inner`, from the least `low` to the greatest `high`, in terms of `enclosing`
+    loops and symbols, where the conditions `assumptions` hold; None if it is not known."""
     first = _range_of(low, inner, enclosing, assumptions)
     last = first if high is low else _range_of(high, inner, enclosing, assumptions)
     if first is None or last is None:
@@ -116,12 +116,10 @@ def _between(
 def _limit(
     index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...]
 ) -> Expr | None:
-    """The upper end of an index that follows from the conditions `assumptions`, if it depends on enclosing loops; else
-    None.
-
-    Elements past an end that depends on enclosing loops are computed by another iteration. Past a fixed end are only
-    elements that a last tile overhangs, and computing whole tiles is faster than testing conditions.
-    """
+    """The upper end of an index that follows, over the loops `inner`, from the conditions `assumptions`, if it depends
+    on enclosing loops; else None. Elements past an end that depends on enclosing loops are computed by another
+    iteration. Past a fixed end are only elements that a last tile overhangs, and computing whole tiles is faster than
+    testing conditions."""
     result = symbolic_limits(index, inner, enclosing, assumptions) if assumptions else ()
     moving = [
         e for e in result if _is_known(e, enclosing) and any(c > 0 and v in enclosing for v, c in linear(e).terms)
@@ -158,7 +156,8 @@ def _is_known(end: Expr, enclosing: Mapping[Var, Expr]) -> bool:
 
 
 def clip(box: Range | None, whole: Expr, enclosing: Mapping[Var, Expr]) -> Range:
-    """(start, extent) of the range `box`; the whole dimension if the range is not known or not smaller."""
+    """(start, extent) of the range `box`, inside the loops `enclosing`; the whole dimension, of extent `whole`, if the
+    range is not known or not smaller."""
     if box is None:
         return const(0), whole
     extent = simplify(box[1] - box[0] + 1, enclosing)
@@ -197,8 +196,8 @@ def written_box(root: Stmt, writer: Block, buffer: Buffer, enclosing: Mapping[Va
 def covered(
     indices: Sequence[Expr], box: Box, domain: Mapping[Var, Range], buffer: Buffer, enclosing: Mapping[Var, Expr]
 ) -> bool:
-    """Whether `indices` of a buffer, for all values of their variables in `domain`, are known to lie in `box`; at an
-    end of the buffer, beyond which there are no elements, they may be outside of it."""
+    """Whether `indices` of a buffer, for all values of their variables in `domain` and of the loops `enclosing`, are
+    known to lie in `box`; at an end of the buffer, beyond which there are no elements, they may be outside of it."""
     offsets = {v: Var(f"{v.name}.offset") for v in domain}
     spans = {offsets[v]: simplify(high - low + 1, enclosing) for v, (low, high) in domain.items()}
     point = {v: domain[v][0] + offsets[v] for v in domain}

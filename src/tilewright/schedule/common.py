@@ -55,10 +55,8 @@ def require_common(func: PrimFunc, outer: For, inner: For, thread: Thread, what:
 def widened(before: PrimFunc, after: PrimFunc, loop: str, what: str) -> PrimFunc:
     """The function `after`, in which `loop` has been bound to threads, with each block that fills memory which these
     threads share moved so that it computes all of that memory, not only one thread's part. `before` is the function
-    without the binding.
-
-    Raises ScheduleError where such a block's own loops were changed while it computed one thread's part.
-    """
+    without the binding. Raises ScheduleError, whose text begins with `what`, where such a block's own loops were
+    changed while it computed one thread's part."""
     target = last_loop(loop_path(after, loop))
     thread = target.thread
     if thread is None:

@@ -88,11 +88,9 @@ def check_reduction_order(
 
 
 def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: str) -> None:
-    """Raise ScheduleError if the step from `before` to `after` makes one of `loops` run iterations concurrently that
-    depend on each other.
-
-    A step may give a loop other blocks to run, or make a buffer no longer private to its iterations.
-    """
+    """Raise ScheduleError, whose text begins with `what`, if the step from `before` to `after` makes one of `loops` run
+    iterations concurrently that depend on each other. A step may give a loop other blocks to run, or make a buffer no
+    longer private to its iterations."""
     for loop in loops:
         path = find(after.body, lambda s, v=loop.var: isinstance(s, For) and s.var is v)  # type: ignore[misc]
         if loop.kind not in ("parallel", "thread", "vectorized") or path is None:
@@ -152,7 +150,7 @@ def _comes_once(func: PrimFunc, loop: For, extents: Mapping[Var, Expr], conditio
 
 
 def _moving(value: Expr, extents: Mapping[Var, Expr]) -> Expr:
-    """The sum of those terms of `value` that contain variables of `extents`; the other terms are equal in all
+    """The sum of the terms of `value` that contain variables of `extents`; the other terms are equal in all
     iterations."""
     terms = (e * c for e, c in linear(value).terms if any(v in extents for v in variables(e)))
     return sum(terms, start=const(0))
@@ -198,7 +196,8 @@ def is_private(func: PrimFunc, buffer: Buffer, loop: For) -> bool:
 
 
 def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
-    """Raise ScheduleError if a spatial block reads an element of a buffer that it writes at another one."""
+    """Raise ScheduleError if a spatial block inside `loop` reads an element of a buffer that it writes at another one;
+    `word` is the error's verb, such as "vectorize"."""
     writes = {(s.buffer, s.indices) for s in stores_in(block)}
     for load in loads_in(block):
         if load.buffer in {b for b, _ in writes} and (load.buffer, load.indices) not in writes:
@@ -299,12 +298,10 @@ def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], con
 
 
 def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]:
-    """For each two neighbours q, r among `values` with 0 <= r < c, the sum `c*q + r`, in which `m * (e // m) + e % m`
-    has become e.
-
-    The simplifier decomposes a fused index: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become `a +
-    (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all the same.
-    """
+    """For each two neighbours q, r among `values` with 0 <= r < c, where variables have the `extents`, the sum `c*q +
+    r`, in which `m * (e // m) + e % m` has become e. The simplifier decomposes a fused index: with f = 96*a + 6*b + d
+    the pair `f // 54`, `f % 54` may have become `a + (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all
+    the same."""
     results = []
     for q, r in pairwise(values):
         quotients = [e for e, _ in linear(q).terms if isinstance(e, Op) and e.name == "floordiv"]
@@ -335,8 +332,8 @@ def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]
 def _limited(
     values: Sequence[Expr], extents: Mapping[Var, Expr], conditions: Sequence[Expr]
 ) -> tuple[list[Expr], dict[Var, Expr]]:
-    """The `values` with each subexpression `e` that a condition `e < c` bounds replaced by a new variable in 0..c, and
-    the extents of these variables."""
+    """(the `values` with each subexpression `e` that a condition `e < c` bounds replaced by a new variable in 0..c, the
+    extents of these variables). `extents` are the extents of the loops."""
     results: list[Expr] = []
     limits: dict[Var, Expr] = {}
     for condition in conditions:
@@ -356,8 +353,8 @@ def _limited(
 
 
 def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
-    """The terms of the sum `value` that are determined by its value: each has a larger stride than the range of the sum
-    of all smaller ones."""
+    """The terms of the sum `value`, of variables with the `extents`, that are determined by its value: each has a
+    larger stride than the range of the sum of all smaller ones."""
     terms = [(e, abs(c)) for e, c in linear(value).terms if any(v in extents for v in variables(e))]
     if len(terms) == 1 and terms[0][0] is value:
         return []
@@ -382,7 +379,7 @@ def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
 
 def _separated(value: Expr, var: Var, extents: Mapping[Var, Expr]) -> bool:
     """Whether every value of the expression `value` at `var + 1` is greater than all its values at `var`, over the
-    other variables (for symbolic strides)."""
+    other variables within their `extents` (for symbolic strides)."""
     box = symbolic_bounds(value, {v: x for v, x in extents.items() if v is not var})
     if box is None:
         return False

@@ -14,7 +14,7 @@ from tilewright.support.errors import ScheduleError
 
 def blocks_between(func: PrimFunc, inputs: Set[str], outputs: Set[str], include_inputs: bool) -> tuple[str, ...]:
     """The blocks, in program order, that compute the buffers `outputs` from the buffers `inputs`, directly or through
-    other such blocks; with `include_inputs` also those that write the inputs."""
+    other such blocks; with `include_inputs` also the blocks that write the inputs."""
     blocks = list(blocks_in(func.body))
     reads = {b.name: {x.name for x in read_buffers(b)} for b in blocks}
     writes = {b.name: {x.name for x in written_buffers(b)} for b in blocks}

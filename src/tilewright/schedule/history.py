@@ -41,7 +41,8 @@ class History:
         return self._births.get((kind, name), 0)
 
     def why_gone(self, kind: RefKind, name: str, birth: int) -> str | None:
-        """The primitive that removed a loop or block; None if it exists, or never did."""
+        """The text of the primitive that removed the loop or block (`kind`) called `name` that appeared at instruction
+        number `birth`; None if it exists, or never did."""
         return self._gone.get((kind, name, birth))
 
     def has(self, loop: LoopId) -> bool:
@@ -49,7 +50,8 @@ class History:
         return self.why_gone("l", loop.name, loop.birth) is None
 
     def become(self, func: PrimFunc, by: str, number: int) -> list[Key]:
-        """Record that instruction `number` resulted in `func`. Returns the removed and the new loops and blocks."""
+        """Record that instruction `number`, whose text is `by`, resulted in `func`. Returns the removed and the new
+        loops and blocks."""
         there = _parts(func)
         gone, new = self._there - there, there - self._there
         for key in gone:

@@ -55,8 +55,8 @@ def in_place(func: PrimFunc, output: str, source: str) -> PrimFunc:
 
 
 def _check(func: PrimFunc, target: Buffer, old: Buffer, what: str) -> None:
-    """Raise ScheduleError unless every read of an element of `old` comes before the element of `target` at the same
-    indices is written."""
+    """Raise ScheduleError, whose text begins with `what`, unless every read of an element of `old` comes before the
+    element of `target` at the same indices is written."""
     nests = func.body.stmts if isinstance(func.body, Seq) else (func.body,)
     writing = [k for k, nest in enumerate(nests) if target in written_buffers(nest)]
     if not writing:

@@ -267,8 +267,8 @@ def _moved(load: Load, regions: Mapping[Buffer, Region], places: Mapping[Buffer,
 def describe(
     name: str, extents: Mapping[str, int], reduce: str, types: tuple[DType, DType, DType], maps: Mapping[str, str]
 ) -> PrimFunc:
-    """The description of a sum of products C += A * B over the letters in `reduce`. `maps` gives the indices of A, B
-    and C as letters of `extents`."""
+    """The description, a function called `name`, of a sum of products C += A * B over the letters in `reduce`, with the
+    element types `types` of A, B and C. `maps` gives the indices of A, B and C as letters of `extents`."""
     loops = {k: Var(k) for k in extents}
     points = {k: Var(f"v{k}") for k in extents}
     a, b, c = (Buffer(x, t, tuple(const(extents[k]) for k in maps[x])) for x, t in zip("ABC", types, strict=True))

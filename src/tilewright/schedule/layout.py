@@ -194,8 +194,8 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
 
 
 def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: str) -> dict[Var, Expr]:
-    """The new extent of each iterator of a block, enlarged to its multiple. Raises ScheduleError if `multiples` do not
-    fit."""
+    """The new extent of each iterator of the block `source`, enlarged to its multiple. Raises ScheduleError, whose text
+    begins with `what`, if `multiples` do not fit."""
     if len(multiples) != len(source.iters):
         raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
     if not all(isinstance(m, int) and 1 <= m <= MAX_MULTIPLE for m in multiples):
@@ -232,7 +232,8 @@ def _buffer_of(func: PrimFunc, block: str, buffer: str | None) -> Buffer:
 
 
 def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], what: str) -> None:
-    """Raise ScheduleError unless each loop drives one iterator directly and contains only this block."""
+    """Raise ScheduleError, whose text begins with `what`, unless each of `loops` drives one iterator of the block
+    `source` directly and contains only this block."""
     driven = [it.binding for it in source.iters]
     for loop in loops:
         if driven.count(loop.var) != 1 or loop.kind != "serial":
@@ -247,7 +248,8 @@ def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], wh
 
 
 def _require_ordinary_indices(func: PrimFunc, source: Block, grown: set[Var], what: str) -> None:
-    """Raise ScheduleError unless the iterators `grown` occur only as an index by themselves."""
+    """Raise ScheduleError, whose text begins with `what`, unless the iterators `grown` of the block `source` occur only
+    as an index by themselves."""
     points = [(s.buffer, s.indices) for s in stores_in(source)] + [(n.buffer, n.indices) for n in loads_in(source)]
     if len({i for b, i in points if b in written_buffers(source)}) != 1 or len(written_buffers(source)) != 1:
         raise refuse(func, f"{what}: it does not write one element of one buffer at each point")

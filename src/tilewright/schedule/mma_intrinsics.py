@@ -131,8 +131,8 @@ def _copy_one(t: DType) -> TensorIntrin:
 
 
 def _reduction(name: str, t: DType, lanes: int) -> TensorIntrin:
-    """The intrinsic `y = x[0] + x[1] + ...` over a warp's lanes, or over four of them; each of these lanes gets the
-    result."""
+    """The intrinsic `y = x[0] + x[1] + ...` on elements of type `t`, or with the operator `name` in place of the sum,
+    over `lanes` lanes of a warp, all or four; each of these lanes gets the result."""
     k, vk = Var("k"), Var("vk")
     y, x = Buffer("y", t, ()), Buffer("x", t, (const(lanes),))
     bound = {-inf: t.min, inf: t.max} if not t.is_float else {}

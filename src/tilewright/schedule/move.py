@@ -191,8 +191,8 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
 
 def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tuple[Block, Buffer]]:
     """The blocks under `loop` that compute inputs of `source`, each with the buffer that it computes. Raises
-    ScheduleError unless the other inputs of `source` are written before the loop, and nothing uses its outputs before
-    it."""
+    ScheduleError, whose text begins with `what`, unless the other inputs of `source` are written before the loop, and
+    nothing uses its outputs before it."""
     within = {b.name: b for b in blocks_in(loop.body)}
     if source.name in within:
         raise refuse(func, f"{what}: it is inside this loop already")
@@ -222,8 +222,8 @@ def _created_within(func: PrimFunc, source: Block, loop: For, what: str) -> list
 
 
 def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str) -> None:
-    """Raise ScheduleError if a loop of `outer` drives a reduction of one of the blocks `created`, or if such a block
-    does not store single elements."""
+    """Raise ScheduleError, whose text begins with `what`, if a loop of `outer` drives a reduction of one of the blocks
+    `created`, or if such a block does not store single elements."""
     for writer, buffer in created:
         if len({s.indices for s in stores_in(writer.body) if s.buffer == buffer}) > 1:
             raise refuse(
@@ -241,8 +241,8 @@ def _require_complete(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], o
 
 
 def _require_all_rows(func: PrimFunc, created: Sequence[tuple[Block, Buffer]], loop: For, what: str) -> None:
-    """Raise ScheduleError if `loop` is a recurrence that starts from rows which no step computes: a block that reads
-    all rows cannot move into a step."""
+    """Raise ScheduleError, whose text begins with `what`, if `loop` is a recurrence that starts from rows which no step
+    computes: a block that reads all rows cannot move into a step."""
     for writer, buffer in created:
         path = block_path(func, writer.name)
         within = {b.name for b in blocks_in(loop.body)}
@@ -302,8 +302,9 @@ def _nest_over(
     shape: Sequence[Expr] = (),
     limits: Mapping[Var, Expr] | None = None,
 ) -> Stmt:
-    """`block` with new loops over `domain` (iterators that it lacks run over their whole extent). A predicate clips the
-    loops, contains the conditions `shape` and keeps iterators at or below their `limits`."""
+    """`block` with new loops, inside the loops `outer`, over `domain` (iterators that it lacks run over their whole
+    extent). A predicate clips the loops, contains the conditions `shape` and keeps iterators at or below their
+    `limits`. New names are added to `used_names`."""
     enclosing = extents_of(outer)
     loops: list[For] = []
     iters: list[BlockIter] = []
@@ -329,8 +330,9 @@ def loop_name(var: Var) -> str:
 def _finished(
     func: PrimFunc, source: Block, root: Stmt, created: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
 ) -> dict[Var, Range]:
-    """The range of each iterator of `source` for which the inputs, which the blocks `created` compute, are complete
-    after one iteration of the loops `outer`."""
+    """The range of each iterator of `source` for which the inputs, which the blocks `created` compute in `root`, are
+    complete after one iteration of the loops `outer`. Raises ScheduleError, whose text begins with `what`, if it is not
+    known."""
     enclosing = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
@@ -363,8 +365,9 @@ def _require_common_parts(
     enclosing: Mapping[Var, Expr],
     what: str,
 ) -> None:
-    """Raise ScheduleError if different reads become complete for different `parts` of the domain in an iteration: a
-    point whose inputs are completed by different iterations would be computed by none."""
+    """Raise ScheduleError, whose text begins with `what`, if different reads become complete for different `parts` of
+    the domain in an iteration: a point whose inputs are completed by different iterations would be computed by none.
+    `extents` and `enclosing` are the extents of the block's iterators and of the loops around."""
     moving = [
         {v: r for v, r in part.items() if {*variables(r[0]), *variables(r[1])} & enclosing.keys()} for part in parts
     ]
@@ -389,8 +392,8 @@ def _same_range(a: Range, b: Range, extent: Expr, enclosing: Mapping[Var, Expr])
 
 
 def _require_once(func: PrimFunc, placed: Stmt, outer: Sequence[For], what: str) -> None:
-    """Raise ScheduleError if a loop around the reduction `placed` would repeat its steps: each iteration of an
-    enclosing loop must compute other points."""
+    """Raise ScheduleError, whose text begins with `what`, if a loop of `outer` around the reduction `placed` would
+    repeat its steps: each iteration of an enclosing loop must compute other points."""
     loops = []
     stmt = placed
     while isinstance(stmt, For):

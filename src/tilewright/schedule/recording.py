@@ -170,8 +170,8 @@ class Recording:
         self.func = func
 
     def apply(self, primitive: AnyPrimitive, args: tuple[Any, ...], named: dict[str, Any]) -> Results:
-        """Apply a declared primitive to the program, and record it. Returns references to the blocks or loops that it
-        creates."""
+        """Apply a declared primitive with the arguments `args`, by position, and `named` to the program, and record it.
+        Returns references to the blocks or loops that it creates."""
         values = primitive.bind(args, named)
         subjects = dict(zip(values, primitive.subjects, strict=False))
         result = primitive.function(self.func, **{n: self._name(v) if n in subjects else v for n, v in values.items()})
@@ -254,8 +254,8 @@ class Recording:
         return results
 
     def _renumber(self, outputs: tuple[Ref, ...], created: tuple[Any, ...]) -> None:
-        """Give the last instruction's results the references `outputs` that they have in a replayed trace, so that its
-        text is reproduced."""
+        """Give the last instruction's results `created` the references `outputs` that they have in a replayed trace, so
+        that its text is reproduced."""
         own = self._instructions[-1]
         for old in own.outputs:
             del self._objects[old]

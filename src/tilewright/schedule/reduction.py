@@ -71,8 +71,8 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
 
 
 def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], position: int, what: str) -> None:
-    """Raise ScheduleError unless an init before loop number `position` would run once for each point: no loop outside
-    of that drives the reduction, and no loop inside repeats a point."""
+    """Raise ScheduleError, whose text begins with `what`, unless an init before loop number `position` of `loops` would
+    run once for each point: no loop outside of that drives the reduction, and no loop inside repeats a point."""
     for above in loops[:position]:
         if reduce_iters_using(source, above.var):
             raise refuse(

@@ -128,7 +128,8 @@ class Schedule(DeclaredPrimitives, Recording):
     def sample_perfect_tile(
         self, loop: LoopRef | str, n: int, max_innermost: int = 64, decision: Sequence[int] | None = None
     ) -> tuple[Choice, ...]:
-        """Sample `n` factors whose product is the loop's extent, the last at most `max_innermost`."""
+        """Sample `n` factors whose product is the loop's extent, the last at most `max_innermost`; `decision` replaces
+        the sampled ones."""
         extent = self.extent(loop)
         if extent is None:
             raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} perfectly: its extent is not constant")

@@ -393,7 +393,8 @@ R = TypeVar("R")
 
 
 def _refusing(method: Callable[Concatenate[Stage, P], R], name: str) -> Callable[Concatenate[Stage, P], R]:
-    """`method` of `Stage`, but with ScheduleError in place of other errors for arguments of wrong types."""
+    """`method` of `Stage`, called `name`, but with ScheduleError in place of other errors for arguments of wrong
+    types."""
 
     @wraps(method)
     def call(self: Stage, *args: P.args, **kwargs: P.kwargs) -> R:

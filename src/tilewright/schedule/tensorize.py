@@ -117,7 +117,8 @@ def _tiles_of(extent: Expr, size: Expr) -> Expr:
 
 
 def _check_whole(func: PrimFunc, block: Block, tiles: Mapping[Var, SplitIter], what: str) -> None:
-    """Raise ScheduleError if a tile has only a part of a reduction: an intrinsic with an init must complete it."""
+    """Raise ScheduleError, whose text begins with `what`, if one of `tiles` has only a part of a reduction: an
+    intrinsic with an init must complete it."""
     for it in block.iters:
         if it.kind == "reduce" and not is_const(_tiles_of(it.extent, tiles[it.var].size), 1):
             raise refuse(
@@ -173,8 +174,8 @@ def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
 
 
 def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, SplitIter]:
-    """Each iterator of the block as `outer * size + point`, where the loops `inner` run through the points of a
-    tile."""
+    """Each iterator of the block as `outer * size + point`, where the loops `inner` run through the points of a tile.
+    Raises ScheduleError, whose text begins with `what`, for others."""
     result: dict[Var, SplitIter] = {}
     used: set[Var] = set()
     for it in block.iters:

@@ -88,7 +88,7 @@ class Catalogue:
         return replaced
 
     def remove(self, name: str, version: str = "") -> list[Served]:
-        """Stop serving a model, or one version of it, and return the versions that were served."""
+        """Stop serving the model `name`, or one version of it, and return the versions that were served."""
         versions = self._models.get(name)
         if versions is None or (version and version not in versions.by_name):
             raise missing(name, version)
@@ -100,7 +100,7 @@ class Catalogue:
         return gone
 
     def get(self, name: str, version: str = "") -> Served:
-        """The version with this number; without a number, the one that answers most requests."""
+        """The version with this number of the model `name`; without a number, the one that answers most requests."""
         versions = self._models.get(name)
         if versions is None:
             raise missing(name)

@@ -222,8 +222,8 @@ class Served:
             raise ServeError(error.what, where=error.where, expected=error.expected, got=error.got) from None
 
     def gathered(self, k: int, axis: int, arrays: Sequence[Array]) -> Array:
-        """Input `k` of several requests concatenated along an axis. Each thread reuses one buffer, as allocating new
-        memory costs as much as copying."""
+        """Input `k` of several requests, their `arrays`, concatenated along an axis. Each thread reuses one buffer, as
+        allocating new memory costs as much as copying."""
         first, rows = arrays[0], sum(array.shape[axis] for array in arrays)
         nbytes = first.nbytes // max(1, first.shape[axis]) * self.max_batch
         if axis or rows > self.max_batch or first.dtype.hasobject or nbytes > _GATHERED_BYTES:
@@ -235,7 +235,7 @@ class Served:
         return np.concatenate(arrays, out=buffer[:rows])
 
     def warm(self, seconds: float = _WARM_SECONDS) -> None:
-        """Time some batches, so that the first estimates are valid for this machine."""
+        """Time some batches, for about `seconds` seconds, so that the first estimates are valid for this machine."""
         stop = time.perf_counter() + seconds
         sizes = self.estimates.sizes if self.rows is not None else [1]
         for size in sizes:

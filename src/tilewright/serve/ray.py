@@ -66,8 +66,8 @@ class Replica:
         self._core.add(self._served)
 
     def _attached(self, model: str | bytes | None, store: str | None, threads: int) -> Runner:
-        """Attach this actor to the node's store `store`, or to that of `model`, which the node's first replica
-        creates."""
+        """Attach this actor to the node's store `store`, or to the store of `model`, which the node's first replica
+        creates, for calls of `threads` threads; returns what runs the model."""
         if store is not None:
             return tilewright.attach(store, threads, timeout=_TIMEOUT_SECONDS)
         if model is None:
@@ -87,8 +87,8 @@ class Replica:
     async def infer(
         self, inputs: Mapping[str, Any], *, timeout: float | None = None, priority: int = 0
     ) -> dict[str, Any]:
-        """The outputs by name for one request. Raises ServeError if it is refused, or would not be answered within
-        `timeout` seconds."""
+        """The outputs by name for one request with `inputs` by name; `priority` is 1 for requests that come first.
+        Raises ServeError if it is refused, or would not be answered within `timeout` seconds."""
         request = Request(self._served.name, inputs, time.monotonic(), timeout=timeout, priority=priority)
         return dict((await self._answer(request)).outputs)
 

@@ -301,7 +301,8 @@ class _Spinner:
 
 
 def run(server: Server, signals: bool = True) -> None:
-    """Run a server on a new event loop, that of uvloop if it is installed."""
+    """Run a server, until it ends or, if `signals`, a signal ends it, on a new event loop, which is uvloop's if that is
+    installed."""
     try:
         import uvloop
     except ImportError:
@@ -312,7 +313,8 @@ def run(server: Server, signals: bool = True) -> None:
 
 
 def tls_context(certificate: Path, key: Path | None = None, clients: Path | None = None) -> ssl.SSLContext:
-    """A TLS context with a certificate; `clients`: certificates that clients must present (mTLS). Raises ServeError."""
+    """A TLS context with a certificate and its `key` (None: in the certificate's file); `clients`: certificates that
+    clients must present (mTLS). Raises ServeError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key)

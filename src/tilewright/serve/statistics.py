@@ -93,7 +93,7 @@ class Statistics:
         self.last = 0.0
 
     def answered(self, rows: int, queue: float, compute: float, total: float, missed: bool) -> None:
-        """Count an answered request of `rows` rows: its seconds in all, in the queue and computed, and whether it
+        """Count an answered request of `rows` rows: its seconds in `total`, in the queue and computed, and whether it
         `missed` its deadline."""
         for duration, seconds in ((self.success, total), (self.queue, queue), (self.compute, compute)):
             duration.count += 1

@@ -73,8 +73,8 @@ def datatype_of(dtype: np.dtype[Any]) -> str:
 
 
 def count(shape: object, where: str) -> int:
-    """How many elements a shape has. Raises ServeError unless it is a list of at most `MAX_RANK` sizes with at most
-    `MAX_ELEMENTS` elements."""
+    """The number of elements that a shape has. Raises ServeError, about `where`, unless it is a list of at most
+    `MAX_RANK` sizes with at most `MAX_ELEMENTS` elements."""
     if not isinstance(shape, (list, tuple)) or len(shape) > MAX_RANK:
         raise ServeError("is no shape", where=where, expected=f"at most {MAX_RANK} sizes", got=_brief(shape))
     if not all(type(n) is int and 0 <= n <= MAX_ELEMENTS for n in shape):
@@ -200,8 +200,8 @@ def _as_bytes(element: Any) -> bytes:
 
 
 def from_json(data: object, datatype: str, shape: Sequence[int], where: str) -> Array:
-    """An array from JSON numbers, flat or nested like the shape. Raises ServeError for numbers that the datatype cannot
-    hold."""
+    """An array from JSON numbers, flat or nested like the shape. Raises ServeError, about `where`, for numbers that the
+    datatype cannot hold."""
     elements = count(shape, where)
     dtype = numpy_dtype(datatype)
     flat = _flat(data, where)
@@ -220,7 +220,8 @@ def from_json(data: object, datatype: str, shape: Sequence[int], where: str) -> 
 
 
 def to_json(array: Array, where: str) -> list[Any]:
-    """The elements of an array in a flat list. Raises ServeError for NaN and infinity, which JSON lacks."""
+    """The elements of an array in a flat list. Raises ServeError, about `where`, for NaN and infinity, which JSON
+    lacks."""
     if array.dtype.kind in "OSU":
         return [_decoded(e, where) for e in array.reshape(-1).tolist()]
     if array.dtype.kind not in "biuf" or (array.dtype.itemsize == 2 and array.dtype.kind == "f"):

@@ -45,7 +45,8 @@ class Tokens:
         return bool(self._tokens)
 
     def check(self, authorization: str | None, scope: Enum) -> None:
-        """Raise ServeError unless the header's token has the scope. Takes the same time for any token."""
+        """Raise ServeError unless the token in the HTTP header `authorization` has the scope. Takes equally long for
+        any token."""
         if not self._tokens:
             return
         kind, _, token = (authorization or "").partition(" ")

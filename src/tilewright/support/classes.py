@@ -255,8 +255,8 @@ def _show(self: Any) -> str:
 
 
 def _is_retained(o: Any, name: str) -> bool:
-    """Whether an attribute of a frozen object must not change: any attribute for a dataclass, only the inherited fields
-    for an ordinary subclass of one."""
+    """Whether the attribute `name` of the frozen object `o` must not change: any attribute for a dataclass, only the
+    inherited fields for an ordinary subclass of one."""
     cls = type(o)
     return "__dataclass_fields__" in cls.__dict__ or name in cls.__dataclass_fields__
 

@@ -350,7 +350,8 @@ class Problems:
         self.errors.append(problem)
 
     def raise_if_any(self, what: str | None = None, *, where: str | None = None, kind: type[Error] = Error) -> None:
-        """Raise all problems noted so far as one error (of `kind`, or of the class they share); else do nothing."""
+        """Raise all problems noted so far as one error (of `kind`, or of the class they share) with the message `what`
+        about `where`; else do nothing."""
         if self.errors:
             raise kind.combined(self.errors, what, where=where)
 

@@ -19,7 +19,8 @@ def check_option(
 
 
 def check_several(name: str, value: Any, expected: str, error: type[Error] = ModelError) -> None:
-    """Raise `error` unless the argument `name` is iterable; a string is not accepted."""
+    """Raise `error`, with the description `expected`, unless `value`, the argument `name`, is iterable; a string is not
+    accepted."""
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise error("the argument makes no sense", where=name, expected=expected, got=described(value))
 

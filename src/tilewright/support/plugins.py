@@ -136,7 +136,7 @@ def several(loaded: Any, kind: type[T]) -> tuple[T, ...]:
 
 
 def check_new(what: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise PluginError if one of the names is already in use, or occurs twice."""
+    """Raise PluginError, which calls the names `what`, if one of them is already `known`, or occurs twice."""
     for position, name in enumerate(names):
         if name in known or name in names[:position]:
             raise PluginError(f"there is another {what} {name!r}")
@@ -227,7 +227,7 @@ def _counted(code: Sequence[Callable[..., Any] | None]) -> set[str]:
 
 def _named(value: object, depth: int = 8) -> str:
     """A text that identifies a value beside its source code: a function's closure and defaults, a partial's arguments,
-    an object's fields. "" if there is none."""
+    an object's fields, at most `depth` levels deep. "" if there is none."""
     if value is None or type(value) in (bool, int, float, str, bytes) or isinstance(value, type):
         return repr(value)
     if isinstance(value, ModuleType):

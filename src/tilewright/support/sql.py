@@ -61,11 +61,11 @@ class Transaction:
         return max(0, int(cursor.rowcount))
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
-        """The result rows of a SELECT."""
+        """The result rows of a SELECT with `values` in place of its question marks."""
         return [tuple(row) for row in self._cursor(statement, values).fetchall()]
 
     def row(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
-        """The first row of a SELECT; None if there is none."""
+        """The first row of a SELECT with `values` in place of its question marks; None if there is none."""
         row = self._cursor(statement, values).fetchone()
         return None if row is None else tuple(row)
 

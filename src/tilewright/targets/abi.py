@@ -27,8 +27,8 @@ def passes_float16_in_float_registers(triple: str) -> bool:
 
 
 def is_helper(triple: str, name: str) -> bool:
-    """Whether a function belongs to the compiler's run-time library, with which every program for such a machine is
-    linked: 64-bit division, or f64 arithmetic where instructions for it are missing."""
+    """Whether the function `name` belongs to the compiler's run-time library, with which every program for the machine
+    `triple` is linked: 64-bit division, or f64 arithmetic where instructions for it are missing."""
     return triple.startswith(("thumb", "arm")) and name.startswith("__aeabi_")
 
 

@@ -16,15 +16,15 @@ from tilewright.targets.target import Target
 
 
 def host() -> Target:
-    """This machine, or the one that TILEWRIGHT_HOST names with this machine's instructions. Raises TargetError, which
-    lists the known machines, for another name."""
+    """The target of this machine, or of the one that TILEWRIGHT_HOST names with this machine's instructions. Raises
+    TargetError, which lists the known machines, for another name."""
     name = flags.HOST()
     return native() if name == "native" else pretended(name)
 
 
 @cache
 def native() -> Target:
-    """This machine: its family's description, with its own caches, features and ceilings."""
+    """The target of this machine: its family's description, with its own caches, features and ceilings."""
     import llvmlite.binding as llvm
 
     machine = describe()
@@ -103,7 +103,8 @@ def pretended(name: str) -> Target:
 
 
 def narrowed(named: Target) -> Target:
-    """This machine restricted to the instructions of `named`; `named` itself if this machine lacks some of them."""
+    """The target of this machine restricted to the instructions of `named`; `named` itself if this machine lacks some
+    of them."""
     return _narrowed(host(), named)
 
 

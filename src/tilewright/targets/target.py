@@ -65,7 +65,7 @@ class Target:
         return max(1, self.isa.vector_bits // (8 * itemsize))
 
     def adjusted(self, **values: Any) -> Target:
-        """This target with other values, its own or those of its parts: `adjusted(l2=1 << 20, memory_bandwidth=5.0)`.
+        """A copy of this target with other values, its own or its parts': `adjusted(l2=1 << 20, memory_bandwidth=5.0)`.
 
         Raises TargetError, which lists the valid names, for an unknown one.
         """
@@ -161,8 +161,8 @@ class Target:
 
     @classmethod
     def host(cls) -> Target:
-        """This machine, for which code is made unless the caller says otherwise; TILEWRIGHT_TARGET may name another
-        instruction set (`on_host`)."""
+        """The target of this machine, for which code is made unless the caller says otherwise; TILEWRIGHT_TARGET may
+        name another instruction set (`on_host`)."""
         return cls.on_host(flags.TARGET(), f"environment variable {flags.TARGET.name}")
 
     @classmethod

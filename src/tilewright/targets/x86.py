@@ -30,7 +30,7 @@ V4_DOTS = (*V4, "avx512bf16", "avx512vbmi", "avx512vnni")
 
 
 def _splat(words: int, group: str = "two") -> str:
-    """LLVM text that broadcasts a 32-bit group of A to all lanes, as operand of a dot instruction."""
+    """LLVM text that broadcasts a 32-bit group of A to all `words` lanes, as operand of a dot instruction."""
     return f"""\
   %{group} = load i32, ptr %a, align 1
   %one = insertelement <{words} x i32> poison, i32 %{group}, i64 0
@@ -69,8 +69,8 @@ define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysin
 
 
 def _madd_text(name: str, lanes: int, b: DType) -> str:
-    """LLVM text of a function that adds products of pairs to `lanes` sums of C; with VNNI, LLVM combines multiplication
-    and addition to one instruction."""
+    """LLVM text of a function, named after `name`, that adds products of pairs to `lanes` sums of C; with VNNI, LLVM
+    combines multiplication and addition to one instruction."""
     function = "avx2.pmadd.wd" if lanes == 8 else "avx512.pmaddw.d.512"
     pair = f"<{2 * lanes} x i16>"
     read = f"  %right = load {pair}, ptr %b, align 2\n"
@@ -380,7 +380,8 @@ doctor`). It reads one stream as fast as four."""
 
 
 def ceilings(cpu: str, bits: int) -> Ceilings:
-    """The ceilings of a kind of CPU that was not measured (21 November 2026, commit 08c0715, no machine recorded)."""
+    """The ceilings of a kind of CPU with vectors of `bits` bits that was not measured (21 November 2026, commit
+    08c0715, no machine recorded)."""
     vector = bits / 8
     if cpu == "znver5" and bits == 512:
         return ZEN5_CEILINGS
@@ -461,11 +462,9 @@ _BY_FEATURES = (
 
 
 def name_by_features(cpu: str, features: Collection[str]) -> str:
-    """LLVM's name of a processor; if its features contradict the name, that of the kind which its features indicate.
-
-    LLVM derives names from numbers that hypervisors choose: a Granite Rapids called Rocket Lake has AMX (measured on
-    one, 2026-11-29). A name without a contradiction stays, since hypervisors also hide features.
-    """
+    """LLVM's name of a processor, `cpu` or, if its features contradict this name, the name of the kind which its
+    features indicate. LLVM derives names from numbers that hypervisors choose: a Granite Rapids called Rocket Lake has
+    AMX (measured on one, 2026-11-29). A name without a contradiction stays, since hypervisors also hide features."""
     if not set(LACKS.get(cpu, ())).intersection(features):
         return cpu
     if "sse4a" in features:  # AMD's alone

@@ -43,8 +43,8 @@ class Lowered:
 def create_prim_func(
     args: Sequence[Tensor], name: str = "main", origins: Mapping[ComputeOp, Origin] | None = None
 ) -> PrimFunc:
-    """The unscheduled function over `args` (inputs and outputs, in calling order); other stages are intermediates.
-    `origins` says of which operators stages come."""
+    """The unscheduled function `name` over `args` (inputs and outputs, in calling order); other stages are
+    intermediates. `origins` says of which operators stages come."""
     lowered = lower_stages(args, name)
     if not origins:
         return lowered.func
@@ -141,7 +141,8 @@ def _nest(
 
 
 def _call(op: ExternOp, buffers: dict[Any, Buffer], used_names: set[str], blocks: dict[Stage, str]) -> Stmt:
-    """The block that passes all arrays of the stage `op` to its external function."""
+    """The block that passes all arrays of the stage `op` to its external function. New names are added to `used_names`,
+    the block's to `blocks`."""
     outputs = [buffers[op, k] for k in range(len(op.dtypes))]
     blocks[op] = outputs[0].name if len(outputs) == 1 else fresh_name(op.name, used_names)
     inputs = [buffers[_token(t)] for t in op.inputs]
@@ -172,7 +173,8 @@ def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
 def _scan_nest(
     op: ScanOp, buffers: dict[Any, Buffer], used_names: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
 ) -> Stmt:
-    """The loop over the steps of the recurrence `op`, which contains the loops and blocks of the stages of one step."""
+    """The loop over the steps of the recurrence `op`, which contains the loops and blocks of the stages of one step.
+    New names are added to `used_names`, `loops` and `blocks`."""
     extent = simplify(op.shape[0] - op.start)
     time = For(Var(fresh_name(op.axis[0].name, used_names)), extent, seq(()), notes=(InOrder(),))
     nests = [_stage_nest(step, buffers, used_names, loops, blocks, (time, op.start)) for step in op.steps]

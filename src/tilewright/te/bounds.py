@@ -82,8 +82,8 @@ def _check(
 
 
 def _end(index: Expr, extents: Mapping[Var, Expr], *, least: bool) -> Expr:
-    """The least or greatest value of an index that is linear in the axes. Another index is returned as it is, so that
-    it counts as out of bounds only if it always is."""
+    """The least or greatest value of an index that is linear in the axes, which have the `extents`. Another index is
+    returned as it is, so that it counts as out of bounds only if it always is."""
     form = linear(index)
     if any(not isinstance(atom, Var) and set(variables(atom)) & extents.keys() for atom, _ in form.terms):
         return index

@@ -25,10 +25,8 @@ def const(value: ir.Number, dtype: DType | str | None = None) -> Const:
 def comm_reducer(
     fcombine: Callable[..., Any], fidentity: Callable[..., Any], name: str = "reduce"
 ) -> Callable[..., Any]:
-    """A user-defined reducer: `fcombine(a, b)` on values or tuples of values, `fidentity(dtype, ...)`.
-
-    Returns a function `(expr or tuple, axis, where=None)` usable as a stage's body.
-    """
+    """A user-defined reducer, called `name`: `fcombine(a, b)` on values or tuples of values, `fidentity(dtype, ...)`.
+    Returns a function `(expr or tuple, axis, where=None)` usable as a stage's body."""
 
     def reducer(expr: Any, axis: Any, where: Any = None) -> Any:
         several = isinstance(expr, tuple)

@@ -54,7 +54,7 @@ def lanes_in(bodies: Sequence[Expr]) -> int:
 
 
 def with_axis(body: Expr, count: int, axis: Var) -> Expr:
-    """`body` with the stage's axis `axis` in place of the number of a lane."""
+    """`body` with the stage's axis `axis` in place of the number of a lane, one of `count`."""
     put = {lane(count): axis}
     if not isinstance(body, Reduce):
         return substitute(body, put)
@@ -64,6 +64,6 @@ def with_axis(body: Expr, count: int, axis: Var) -> Expr:
 
 
 def cast(value: Any, to: DType | str) -> Expr:
-    """Convert to another element type: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is `!= 0`. To
-    one of several lanes, each lane is converted; a number of one lane is the same in all."""
+    """`value` converted to another element type: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is
+    `!= 0`. To a type of several lanes, each lane is converted; a number of one lane is equal in all."""
     return ir.cast(value, lanes_of(to)[0])

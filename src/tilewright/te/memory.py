@@ -85,8 +85,8 @@ def place_results(func: PrimFunc, tensors: Mapping[str, Tensor]) -> PrimFunc:
 
 
 def are_separate(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bool:
-    """Whether no two elements of an array with these sizes and strides are known to share a place: each stride is
-    larger than the reach of all smaller ones."""
+    """Whether no two elements of an array with these sizes and the strides `steps` are known to share a place: each
+    stride is larger than the reach of all smaller ones."""
     reach = 0
     if any(n is None or s is None for n, s in zip(sizes, steps, strict=True)):
         return all(s != 0 or n in (None, 0, 1) for n, s in zip(sizes, steps, strict=True))
@@ -98,8 +98,8 @@ def are_separate(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bo
 
 
 def default_offset(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
-    """The least offset of the first element with which all elements are inside the memory: along negative strides the
-    others lie before it."""
+    """The least offset of the first element of an array of `shape` with `strides` with which all elements are inside
+    the memory: along negative strides the others lie before it."""
     offset: Expr = const(0)
     for d, s in zip(shape, strides, strict=True):
         step = as_int(s)

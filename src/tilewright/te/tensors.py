@@ -298,7 +298,8 @@ def _index(value: Any) -> Expr:
 
 
 def _extent(value: Any, what: str) -> Expr:
-    """The extent of a tensor or an axis as an expression. Raises ExpressionError if `value` is no extent."""
+    """The extent of a tensor or an axis as an expression. Raises ExpressionError, about `what`, if `value` is no
+    extent."""
     extent = as_expr(unwrapped(value))
     number = as_int(extent)
     if extent.dtype is not i64 or (number is not None and not 0 <= number <= MAX_DIM):
@@ -321,7 +322,8 @@ def extents_of_shape(shape: Any, name: str) -> tuple[Expr, ...]:
 
 
 def _sizes(shape: Any, name: str) -> tuple[Any, ...]:
-    """The entries of `shape`; a single number is a shape of one dimension."""
+    """The entries of `shape`; a single number is a shape of one dimension. Raises ExpressionError, about the stage
+    `name`, for others."""
     if isinstance(shape, int | Expr):
         return (shape,)
     if not isinstance(shape, Sequence) or isinstance(shape, str):
@@ -363,8 +365,9 @@ def const_matrix(array: Any, dtype: DType | str = f32) -> ConstMatrix:
 
 
 def reduce_axis(extent: Any, name: str = "k") -> IterVar:
-    """A reduction axis over `0..extent`, or over `lo..hi` for a pair. The ends may use the axes of the stage that it
-    reduces for, if the extent has a bound without them: `te.reduce_axis((0, i + 1))` inside of the stage's function."""
+    """A reduction axis, called `name`, over `0..extent`, or over `lo..hi` for a pair. The ends may use the axes of the
+    stage that it reduces for, if the extent has a bound without them: `te.reduce_axis((0, i + 1))` inside of the
+    stage's function."""
     lo, hi = extent if isinstance(extent, tuple) and len(extent) == 2 else (0, extent)
     start = as_expr(unwrapped(lo))
     if start.dtype is not i64:
@@ -422,7 +425,8 @@ def new_axis(label: str, extent: Expr, kind: IterKind = "spatial") -> IterVar:
 
 
 def _check_extents(axis: Sequence[IterVar], extents: Sequence[Expr], name: str, line: str | None) -> None:
-    """Raise ExpressionError unless the axes of an intrinsic, or lanes, have the last extents of the stage."""
+    """Raise ExpressionError, about the stage `name` and the user's `line`, unless the axes of an intrinsic, or lanes,
+    have the last extents of the stage."""
     if len(axis) != len(extents) or not all(prove_equal(a.extent, d) for a, d in zip(axis, extents, strict=True)):
         got = f"[{', '.join(readable(a.extent) for a in axis)}]"
         wanted = f"[{', '.join(map(readable, extents))}]"

@@ -79,8 +79,8 @@ def divided(graph: Graph, movable: Sequence[str]) -> Ways:
 
 
 def _cut(nodes: Sequence[Node], results: Sequence[Value], earlier: set[Any]) -> tuple[list[Value], list[Node]]:
-    """(values of the forward pass to store, nodes of the backward pass) that compute `results`. Operators in REPEATED
-    are computed again rather than stored."""
+    """(values of the forward pass to store, nodes of the backward pass) that compute `results`, where the values
+    `earlier` come from the forward pass. Operators in REPEATED are computed again rather than stored."""
     retained: dict[Value, None] = {}
     wanted: set[Value | None] = set(results)
     matches: list[Node] = []

@@ -16,11 +16,9 @@ from tilewright.train.plan import Objective
 
 
 def traced(params: Any, loss: Callable[..., Any], example: Sequence[Any]) -> Objective:
-    """The loss as an objective, whose parameters are the leaves of the tree, named by their paths joined by points.
-
-    Raises ModelError if the function cannot be traced, or returns a dict without "loss"; UnsupportedError for functions
-    with a backward pass of their own (`custom_vjp`) that is not linear.
-    """
+    """The loss, traced with the batch `example`, as an objective, whose parameters are the leaves of the tree, named by
+    their paths joined by points. Raises ModelError if the function cannot be traced, or returns a dict without "loss";
+    UnsupportedError for functions with a backward pass of their own (`custom_vjp`) that is not linear."""
     import jax
 
     from tilewright.train.jax_marks import marked

@@ -48,8 +48,8 @@ def marked(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evaluated(closed: Any, arguments: Values) -> list[Any]:
-    """The results of a traced JAX function for these arguments, evaluated equation by equation, with marks for
-    gradients."""
+    """The results of the traced JAX function `closed` for these arguments, evaluated equation by equation, with marks
+    for gradients."""
     jaxpr = closed.jaxpr
     values: dict[Any, Any] = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*closed.consts, *arguments), strict=True))
     for equation in jaxpr.eqns:
@@ -131,8 +131,8 @@ def _function(equation: Any, arguments: Values) -> tuple[Callable[..., list[Any]
 
 
 def _by_way_back(equation: Any, arguments: Values) -> list[Any]:
-    """The results of a function with `custom_vjp`: gradients are the transpose of its backward pass, which must be
-    linear."""
+    """The results of `equation`, a call of a function with `custom_vjp`: gradients are the transpose of its backward
+    pass, which must be linear."""
     moved, still, places = _function(equation, arguments)
     values, back = jax.vjp(moved, *still)
     try:

@@ -164,8 +164,8 @@ class _Growing:
         self.changed: dict[str, Value] = {}
 
     def stage(self, stage: StagePlan, last: bool) -> list[Value]:
-        """Add a stage. Returns its loss, its metrics and the norm of its gradients; followed by the new sum if the step
-        accumulates gradients."""
+        """Add a stage, which is the `last` one or not. Returns its loss, its metrics and the norm of its gradients;
+        followed by the new sum if the step accumulates gradients."""
         builder, whole = self.builder, self.layout.arena
         results, gradients = self.back(stage)
         arena = whole.part_of(stage.names)
@@ -254,7 +254,7 @@ class _Growing:
             start += size
 
     def _rounded(self, group: Group, vector: Value) -> Value:
-        """A group's new parameters, rounded to their own types."""
+        """A group's new parameters, `vector`, rounded to their own types."""
         arena = self.layout.arena.part_of(group.names)
         pieces, start = [], 0
         for t, several in itertools.groupby(zip(arena.types, arena.room, strict=True), key=lambda pair: pair[0]):
@@ -427,7 +427,8 @@ def _part(builder: GraphBuilder, vector: Value, start: int, size: int) -> Value:
 
 
 def _joined(builder: GraphBuilder, arena: Arena, values: Sequence[Value | None], name: str) -> Value:
-    """`values` concatenated in the arena's order to one vector, with zeros for those that are None and for padding."""
+    """`values` concatenated in the arena's order to one vector, called `name`, with zeros for values that are None and
+    for padding."""
     pieces: list[Value] = []
     for value, size, room in zip(values, arena.sizes, arena.room, strict=True):
         rest = room

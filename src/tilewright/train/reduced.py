@@ -215,8 +215,8 @@ class ReducedStage:
         return {n: a.item() for n, a in zip(self.plan.objective.metrics, self.back.results, strict=True)}
 
     def move(self, before: Array, scalars: Array, gradients: Array, after: Array, part: int) -> float:
-        """Write new parameters and state to the arena `after`, each of whose parts has `part` elements. Returns the
-        norm of all gradients together."""
+        """Write new parameters and state, from the ones in `before`, the step's `scalars` and `gradients`, to the arena
+        `after`, each of whose parts has `part` elements. Returns the norm of all gradients together."""
         begin, end = self.span
         vectors = [after[first + begin : first + end] for first in range(0, after.size, part)]
         self.update(before, scalars, gradients[begin:end], out=(self.norm, *vectors))

@@ -38,10 +38,8 @@ def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates:
 
 
 def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: int) -> Saved:
-    """Read a file of `write_step`, which must have these names and shapes, and this number of learning rates.
-
-    Raises ModelError for any other file.
-    """
+    """Read the file `path` of `write_step`, which must have the names and shapes of `shapes`, and `rates` learning
+    rates. Raises ModelError for any other file."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -200,7 +200,7 @@ class Step:
         return [v for v in self._objective.graph.inputs if v.name != self._objective.key]
 
     def _in_order(self, batch: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        """A batch, some of whose arrays are keyword arguments, in order."""
+        """The arrays of a batch, `batch` by position and `named` by name, in order."""
         expected = self._expected()
         rest = [v.name for v in expected[len(batch) :]]
         if named.keys() != set(rest):
@@ -278,8 +278,8 @@ class Step:
         return results
 
     def _read(self, stage: ReducedStage, first: bool) -> dict[str, Array]:
-        """The step's vectors that a stage reads, by their names in its graph: those before the step for the `first`
-        stage, else those that earlier stages have written."""
+        """The step's vectors that a stage reads, by their names in its graph: for the `first` stage the vectors before
+        the step, else the ones that earlier stages have written."""
         arena, buffers = (self._arena.now, self._buffers.now) if first else (self._arena.after, self._buffers.after)
         if stage.changes and not first:
             buffers = buffers.copy()  # it writes the other one

@@ -61,7 +61,7 @@ class Tape:
         self.digest.update(f"{len(text)}:{text}".encode())
 
     def name(self, tensor: torch.Tensor, label: str, copied: bool = False) -> None:
-        """Give a tensor's storage a label, if it has none, and record it."""
+        """Give a tensor's storage a label, if it has none, and record it; `copied` says that the tensor is a copy."""
         place = _place(tensor)
         if place not in self.labels:
             self.labels[place] = label

@@ -110,7 +110,7 @@ def _batch_names(model: torch.nn.Module, loss: Callable[..., Any] | None, value:
 
 
 def _check_arguments(function: Callable[..., Any], batch: Sequence[Any]) -> None:
-    """Raise CallError if a batch does not have the arguments that the loss takes."""
+    """Raise CallError if a batch does not have the arguments that the loss `function` takes."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # a function of C, which says nothing
@@ -123,12 +123,9 @@ def _check_arguments(function: Callable[..., Any], batch: Sequence[Any]) -> None
 
 
 def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool = False) -> Objective:
-    """The loss as an objective with the module's names of weights, each submodule in its own mode. `symbolic`: for
-    batches of any size.
-
-    Raises ModelError if the model is no module, or cannot be traced; UnsupportedError if it contains a function with a
-    backward pass of its own, which PyTorch's exporter drops.
-    """
+    """The loss, traced with the batch `example`, as an objective with the module's names of weights, each submodule in
+    its own mode. `symbolic`: for batches of any size. Raises ModelError if the model is no module, or cannot be traced;
+    UnsupportedError if it contains a function with a backward pass of its own, which PyTorch's exporter drops."""
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     batch = tensors(example)

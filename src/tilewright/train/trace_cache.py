@@ -43,7 +43,8 @@ class Traced:
 
 
 def name_of(tape: str, metrics: Sequence[str]) -> str:
-    """The key of an entry: 32 hexadecimal digits, a digest of everything on which a trace depends."""
+    """The key of an entry: "loss-" and 32 hexadecimal digits, a digest of everything on which a trace depends, such as
+    the `tape` (what tracing read) and the names of the `metrics`."""
     inputs = [tape, list(metrics), torch.__version__, package_version(), list(plugins.digests())]
     return f"loss-{blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()}"
 

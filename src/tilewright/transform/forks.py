@@ -174,8 +174,8 @@ def _have_company(before: Sequence[int]) -> list[bool]:
 
 
 def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -> list[Times]:
-    """The estimates of all calls. `alone` is infinite if sizes are symbols, or if no other call may run at the same
-    time."""
+    """The estimates of all calls, where `before` has for each call the set of calls (as bits) that it depends on.
+    `alone` is infinite if sizes are symbols, or if no other call may run at the same time."""
     one, known = replace(target, threads=1), dict[str, tuple[float, float]]()
     traffic = target.costs.traffic
     computed = {v for call in calls for v in call.group.outputs}
@@ -196,7 +196,8 @@ def _times(calls: Sequence[KernelCall], before: Sequence[int], target: Target) -
 
 
 def _as_early_as_possible(before: Sequence[int], times: Sequence[Times]) -> list[int]:
-    """The order of the calls by the earliest time at which each could begin, with a thread for each call."""
+    """The order of the calls by the earliest time at which each could begin, after the calls that it depends on
+    (`before`, sets as bits), with a thread for each call."""
     ends: list[float] = []
     begins = []
     for done, time in zip(before, times, strict=True):
@@ -216,7 +217,7 @@ class _Cut:
 
 def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> _Cut:
     """The partition of `order`, a sequence of calls, with the least cycles into runs: forks, and single calls that all
-    threads share."""
+    threads share. `before` has for each call the set of calls (as bits) that it depends on."""
     best = [_Cut((), 0.0)] + [_Cut((), inf)] * len(order)
     for at, k in enumerate(order):
         here = best[at]
@@ -240,7 +241,7 @@ def _cut(order: Sequence[int], before: Sequence[int], times: Sequence[Times], ta
 
 def _branches(run: Sequence[int], before: Sequence[int], times: Sequence[Times], target: Target) -> list[list[int]]:
     """The calls of `run` divided into at most as many branches as there are threads. Calls that depend on each other,
-    directly or through others, are in one branch; larger sets are assigned first."""
+    directly or through others (`before`, sets as bits), are in one branch; larger sets are assigned first."""
     parts: list[tuple[int, list[int]]] = []  # each with its calls as bits too
     for k in run:
         joined = [part for part in parts if part[0] & before[k]]
@@ -269,8 +270,8 @@ def _cycles(k: int, branch: int, before: Sequence[int], times: Sequence[Times]) 
 def _fork_cycles(
     branches: Sequence[Sequence[int]], before: Sequence[int], times: Sequence[Times], target: Target
 ) -> float:
-    """The cycles of a fork: those of its longest branch, plus the time until all threads know that it is done; infinite
-    for a fork of one branch."""
+    """The cycles of a fork: the cycles of its longest branch, plus the time until all threads know that it is done;
+    infinite for a fork of one branch."""
     if len(branches) < 2:
         return inf
     bits = [sum(1 << k for k in branch) for branch in branches]

@@ -19,7 +19,8 @@ from tilewright.transform.join import join_dimensions
 
 
 def lower_group(group: Group, name: str) -> KernelCall:
-    """Express every node as tensor expressions over placeholders and lower them to loops, as an uncompiled call."""
+    """Express every node of `group` as tensor expressions over placeholders and lower them to loops; returns an
+    uncompiled call of the function `name`."""
     args = (*group.inputs, *group.outputs)
     nodes = [n for n in group.nodes if n.op != "constant"]
     op = ops.get(nodes[-1].op)

@@ -44,7 +44,8 @@ class Passed:
 
 
 def lower_passed(group: Group, passed: Passed | None, name: str) -> KernelCall:
-    """The kernel call of a group: of the function over symbols if `passed` has one, else of a function of its own."""
+    """The kernel call of a group: of the function over symbols if `passed` has one, else of a function of its own,
+    called `name`."""
     if passed is None:
         return lower_once(group, name)
     call = lower_once(passed.group, name)

@@ -40,7 +40,7 @@ class Phases:
 
 
 def ranges(window: int, stride: int) -> list[Range]:
-    """The phases of a dimension, grouped by their number of taps."""
+    """The phases of a dimension with windows of `window` elements and `stride`, grouped by their number of taps."""
     longer, taps = window % stride, window // stride
     parts = (Range(0, longer, taps + 1), Range(longer, stride - longer, taps))
     return [part for part in parts if part.count]
@@ -73,8 +73,8 @@ def phases(node: Node, block: int) -> list[Phases]:
 
 
 def grid_of(node: Node) -> tuple[int, int]:
-    """The number of results per phase in each dimension, counted from the first that the padding cuts off: at least the
-    size of the input map."""
+    """The number of results per phase of `node` in each dimension, counted from the first that the padding cuts off: at
+    least the size of the input map."""
     x, attrs = node.operands(2)[0], node.of(ConvTransposeAttrs)
     height, width = (
         max((as_int(size) or 0), ((as_int(out) or 1) - 1 + before) // stride + 1)

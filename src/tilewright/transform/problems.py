@@ -29,8 +29,8 @@ Cycles = Callable[[int], float]
 
 
 def rows_of(x: Value, rows: int) -> Expr:
-    """The number of rows of a product that reads `x` in register tiles of `rows` rows: those of all batch entries if
-    they are joined, else those of one."""
+    """The number of rows of a product that reads `x` in register tiles of `rows` rows: the rows of all batch entries if
+    they are joined, else of one."""
     return all_rows(x) if joins(x, rows) else x.shape[-2]
 
 

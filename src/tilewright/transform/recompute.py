@@ -274,7 +274,8 @@ class _Program:
                 self.rooms[root] = used
 
     def add(self, call: Call, repeated: bool, threads: int) -> None:
-        """Add a call. For a call in a loop or branch (`repeated`), all values that it uses count as written."""
+        """Add a call, with workspaces for `threads` threads. For a call in a loop or branch (`repeated`), all values
+        that it uses count as written."""
         roots = {v: self.place(v).base for v in call.args}
         ordinary = isinstance(call, KernelCall) and not repeated and set(call.group.outputs) <= set(call.args)
         written = set(call.group.outputs) if ordinary and isinstance(call, KernelCall) else set(call.args)
@@ -415,7 +416,7 @@ class _Program:
 
     def missing(self, call: int, writers: Mapping[Value, list[int]], recomputed: set[Value]) -> list[int]:
         """The calls that must be repeated before call number `call`, in order, to compute the dropped values that it
-        reads; adds these values to `recomputed`."""
+        reads; adds these values to `recomputed`. `writers` has the calls that write each value."""
         members: set[int] = set()
         asked = list(self.reads[call])
         while asked:
@@ -427,8 +428,8 @@ class _Program:
         return sorted(members)
 
     def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> tuple[list[int], list[int]]:
-        """For each step the bytes that are live, and how many of them can be in outputs' memory. A result that is
-        written over an operand takes no additional memory."""
+        """For each step the bytes that are live if the values `dropped` are computed again, and how many of them can be
+        in outputs' memory. A result that is written over an operand takes no additional memory."""
         twice = {self.lives[root] for root in dropped}
         first: dict[_Life, int] = {}
         last: dict[_Life, int] = {}

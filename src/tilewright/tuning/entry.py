@@ -134,7 +134,8 @@ def run(
 
 
 def example_inputs(program: Program, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The input arrays of the timed call: those given, and random ones for the others."""
+    """The input arrays of the timed call of `program`, by name: the ones in `arguments`, and random ones for the
+    others."""
     sizes = _sizes(program, arguments or {})
     return {**random_inputs(program.manifest.arguments, sizes), **(arguments or {})}
 

@@ -56,8 +56,8 @@ class Journal:
 
     @classmethod
     def of(cls, structure: str, target: Target, question: str, folder: Path | None = None) -> Journal:
-        """Open the journal of the program with key `structure` on a machine; `question` states everything else that
-        measurements depend on."""
+        """Open the journal, in `folder` (None: in the cache folder), of the program with key `structure` on a machine;
+        `question` states everything else that measurements depend on."""
         name = identity(f"tune {structure}", target, options=question, extensions=plugins.digests())
         return cls((folder or flags.CACHE_DIR() / "tuning") / f"{name}.jsonl")
 
@@ -76,7 +76,8 @@ class Journal:
         self._write({"site": site, "incumbent": incumbent, "label": label, **times})
 
     def failed(self, site: str, incumbent: str, label: str, outcome: str, why: str) -> None:
-        """Write down that the setting `label` of `site` could not be timed, with the outcome and the reason."""
+        """Write down that the setting `label` of `site` could not be timed in the program `incumbent`, with the outcome
+        and the reason `why`."""
         self._write({"site": site, "incumbent": incumbent, "label": label, "outcome": outcome, "why": why[:500]})
 
     def result(self, name: str) -> dict[str, Any] | None:

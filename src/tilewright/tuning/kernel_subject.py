@@ -62,8 +62,8 @@ def kernel(code: str, weights: str, inputs: str, threads: int) -> Prepared:
 
 
 def subject(workload: str, decision: str, setting: str, target: str, copies: int) -> str:
-    """The text that tells a timing process which kernel to compile, with which setting, and how many copies of its
-    arrays to use."""
+    """The text that tells a timing process which kernel to compile: the program `workload` of `decision`, with
+    `setting` for `target`, and how many copies of its arrays to use."""
     said = {"workload": workload, "decision": decision, "setting": setting, "target": target, "copies": copies}
     return json.dumps(said)
 

@@ -184,7 +184,8 @@ def changes(before: Sequence[str], after: Sequence[str]) -> list[tuple[range, ra
 
 
 def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
-    """The indices of the steps in which two programs differ: those of `before`, and those of `after`."""
+    """(indices of steps of `before`, indices of steps of `after`) in which these two programs, lists of steps,
+    differ."""
     result = changes(before, after)
     return frozenset().union(*(mine for mine, _ in result)), frozenset().union(*(theirs for _, theirs in result))
 

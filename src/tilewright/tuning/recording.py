@@ -63,7 +63,7 @@ class Finding:
 
 
 def to_record(result: Finding, target: Target, time: int, policy: str = POLICY) -> Record:
-    """Make the record of a finding, with this machine's provenance and the given time."""
+    """The record of a finding by the search `policy`, with this machine's provenance and the given time in seconds."""
     d = result.decision
     estimates = dict(zip(d.space.labels, d.estimates, strict=True))
     labels = dict.fromkeys([d.selected.label, *result.outcomes])

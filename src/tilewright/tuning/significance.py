@@ -81,11 +81,9 @@ NONE = Gain(1.0, 1.0, 1.0)
 
 
 def gain(loadings: Sequence[Sequence[float]], seed: int = 0) -> Gain:
-    """The gain shown by paired ratios, which are grouped by loading.
-
-    The interval is a bootstrap in two stages (Davison and Hinkley 1997, section 3.8): loadings are drawn with
-    replacement, then rounds of each loading.
-    """
+    """The gain shown by paired ratios, which are grouped by loading. The interval is a bootstrap in two stages (Davison
+    and Hinkley 1997, section 3.8), with random numbers from `seed`: loadings are drawn with replacement, then rounds of
+    each loading."""
     loads = [np.asarray(rounds, float) for rounds in loadings if len(rounds)]
     if not loads:
         return NONE

@@ -75,7 +75,7 @@ def runs(decisions: Sequence[Scheduled], sizes: Mapping[str, int]) -> Scheduled 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The steps that one site's setting changes: those in the incumbent program, and those in the candidate that
+    """The steps that one site's setting changes: steps of the incumbent program, and the steps of the candidate that
     replace them."""
 
     before: frozenset[int]
@@ -129,8 +129,9 @@ def _distinguished(
     differences: Sequence[tuple[range, range]],
     exchanges: frozenset[tuple[int, int]],
 ) -> Split:
-    """Assign each of the `differences` between two programs to the one site whose steps (`own`) it contains. Sites that
-    share one are tangled; if some difference has no owner, no site gets a part."""
+    """Assign each of the `differences` between two programs to the one site whose steps (`own`) it contains, or with
+    whose steps it exchanges values (`exchanges`). Sites that share one are tangled; if some difference has no owner, no
+    site gets a part."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]
@@ -198,7 +199,7 @@ def clash(a: Site, b: Site) -> bool:
 
 def together(result: Sequence[tuple[Site, str]], separated: Set[frozenset[str]] = frozenset()) -> list[dict[str, str]]:
     """Distribute candidates (a site and a label each) over programs, as few as a greedy choice finds, so that no two in
-    a program clash. Those that clash with most others come first.
+    a program clash. Candidates that clash with most others come first.
 
     Args:
         separated: pairs of sites, by their names, that must not be in one program for other reasons.

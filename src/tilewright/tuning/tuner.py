@@ -313,8 +313,9 @@ class Tuner:
         return failed is not None or bool(turns)
 
     def _time(self, wanted: Sequence[Wanted], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
-        """Time candidates (site, label), as many sites as possible in one program. Candidates whose effects cannot be
-        separated go to different programs; a program that fails is halved, until each candidate has an outcome."""
+        """Time candidates (site, label) in `rounds` rounds, as many sites as possible in one program. Candidates whose
+        effects cannot be separated go to different programs; a program that fails is halved, until each candidate has
+        an outcome."""
         waiting, sides = list(wanted), list[Bundle]()
         while waiting or sides:
             packed = together([(searches[name].site, label) for name, label in waiting], self._clashes)
@@ -448,8 +449,8 @@ class Tuner:
         return likely + math.sqrt(spread) >= 1 - 1 / MODEL_GAIN
 
     def _wanted(self, s: _Search, label: str, race: int) -> bool:
-        """Whether finalist `label` takes part in race number `race`. All take part in the first; later only those whose
-        gain may matter for the model, and in the last ones only those that are undecided."""
+        """Whether finalist `label` takes part in race number `race`. All take part in the first; later only finalists
+        whose gain may matter for the model, and in the last ones only finalists that are undecided."""
         turns = self._final_turns(s, label)
         if len(turns) > race or not turns:
             return len(turns) <= race

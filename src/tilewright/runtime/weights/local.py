@@ -156,8 +156,8 @@ class LocalWeights:
             self.current.drop(self._needed)
 
     def publish(self, arrays: Sequence[Array], version: int, *, finite: bool) -> None:
-        """Publish copies of the arrays of all parameters that are not fixed. Raises WeightError, and publishes nothing,
-        if `finite` is set and a number is not finite."""
+        """Publish copies of the arrays of all parameters that are not fixed, as `version`. Raises WeightError, and
+        publishes nothing, if `finite` is set and a number is not finite."""
         index = self._take()
         slot = self._slots[index]
         if slot is None:
@@ -183,8 +183,8 @@ class LocalWeights:
         self._publish(everything, version, index, bring)
 
     def _with_others(self, retained: Sequence[Array]) -> list[Array]:
-        """Arrays for all parameters that are not fixed: `retained` has those that stay in memory after packing, and the
-        others get new memory."""
+        """Arrays for all parameters that are not fixed: `retained` has the arrays that stay in memory after packing,
+        and the other parameters get new memory."""
         dropped = [p for p, k in zip(self._params, self._numbers, strict=True) if k not in self._needed]
         stay, go = iter(retained), iter(aligned_views(dropped, aligned_bytes(raw_nbytes(dropped))))
         return [next(stay if k in self._needed else go) for k in self._numbers]

@@ -66,7 +66,8 @@ def needed_raw(manifest: Manifest) -> frozenset[int]:
 
 
 def free_numbers(manifest: Manifest) -> dict[int, int]:
-    """Number of a parameter among all -> its number among those that are not fixed, for all of the latter."""
+    """For each parameter that is not fixed: its number among all parameters -> its number among the ones that are not
+    fixed."""
     free = [k for k, p in enumerate(manifest.params) if not p.fixed]
     return {k: n for n, k in enumerate(free)}
 
@@ -96,8 +97,8 @@ def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
 
 
 def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
-    """`arrays`, which no other code modifies: those that are dense and aligned to 64 bytes as they are, copies of the
-    others."""
+    """`arrays` of the parameters `params`, which no other code modifies: arrays that are dense and aligned to 64 bytes
+    as they are, copies of the others."""
     fit = [a.flags.c_contiguous and a.ctypes.data % ALIGNMENT == 0 for a in arrays]
     others = [k for k, retained in enumerate(fit) if not retained]
     copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))
@@ -105,7 +106,7 @@ def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]
 
 
 def readable(manifest: Manifest, arrays: Sequence[Array], private: bool) -> list[Array]:
-    """`arrays` in a form that packing can read: copies of those that are not dense, and of those that stay in memory
+    """`arrays` in a form that packing can read: copies of arrays that are not dense, and of arrays that stay in memory
     (`needed_raw`) unless they are `private`."""
     stay = sorted(needed_raw(manifest))
     own = adopted if private else copy_aligned

@@ -66,7 +66,7 @@ class Estimates:
         return self.seconds(rows) * (1 + self.margin)
 
     def observe(self, rows: int, seconds: float) -> None:
-        """Learn from a batch that took `seconds`."""
+        """Learn from a batch of `rows` rows that took `seconds`."""
         expected = self.seconds(rows)
         if self._count:
             seconds = min(seconds, expected * _OUTLIER)

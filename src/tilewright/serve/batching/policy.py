@@ -64,7 +64,8 @@ class Queue(Protocol):
     """The waiting jobs of one model."""
 
     def accept(self, job: Job, now: float, start: float, lanes: int) -> bool:
-        """Enqueue a job, or return False to refuse it; `start` is the time at which a lane will be free."""
+        """Enqueue a job at time `now`, or return False to refuse it; `start` is the time at which one of `lanes` lanes
+        will be free."""
 
     def take(self, now: float) -> tuple[Batch | None, list[Job]]:
         """The batch that a free lane computes at time `now` (None if there is none), and the jobs that are dropped
@@ -128,9 +129,9 @@ class DeadlineQueue:
         return True
 
     def _probes(self, job: Job, now: float, idle: bool) -> bool:
-        """Whether to run `job` although its estimate exceeds its deadline, on an idle lane, at most ten times a second.
-        If a disturbance has made the estimate too large, all jobs would be refused otherwise, and none would correct
-        it."""
+        """Whether to run `job` at time `now` although its estimate exceeds its deadline: on an `idle` lane, at most ten
+        times a second. If a disturbance has made the estimate too large, all jobs would be refused otherwise, and none
+        would correct it."""
         hopeless = job.deadline - now < self.estimates.least(job.rows)
         if not idle or hopeless or now - self._probed < _PROBE_SECONDS:
             return False
@@ -155,8 +156,8 @@ class DeadlineQueue:
         return (Batch(batch, rows) if batch else None), dropped
 
     def _window(self, now: float, first: int) -> tuple[int, int]:
-        """(end, rows) of the largest batch that begins with waiting job number `first` and meets the deadlines of all
-        of its jobs."""
+        """(end, rows) of the largest batch that begins with waiting job number `first`, starts at time `now` and meets
+        the deadlines of all of its jobs."""
         rows, deadline, end = 0, float("inf"), first
         for job in self._jobs[first : first + self.max_batch]:
             deadline = min(deadline, job.deadline)

@@ -215,7 +215,8 @@ def _exact(demands: Sequence[Demand]) -> list[Core]:
 
 
 def drawn(core: Core, width: int = 60) -> str:
-    """A core's cycle as text: each model's name and a bar for its batch, then dots where the core is free."""
+    """A core's cycle as text of `width` characters: each model's name and a bar for its batch, then dots where the core
+    is free."""
     parts = []
     for slot in core.slots:
         size = max(1, round(width * slot.seconds / core.cycle))

@@ -294,7 +294,8 @@ def _declared(text: bytes) -> tuple[str, Raw | None]:
 
 
 def _unusual_input(entry: Any, raw: Any, regions: Regions | None) -> Array:
-    """The array of an input that is in shared memory, consists of texts, or has typed instead of raw contents."""
+    """The array of the input `entry` of a request that is in shared memory (`regions`), consists of texts, or has typed
+    contents instead of `raw` ones."""
     where = f"input {entry.name[:60]!r}"
     shape = list(entry.shape)
     parameters = _parameters(entry.parameters) if entry.parameters else {}

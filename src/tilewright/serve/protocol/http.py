@@ -296,8 +296,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._all.answer(asked, lambda reply: self._reply(asked, reply, keep))
 
     def _wait(self, asked: Asked, keep: bool) -> None:
-        """Let a request wait whose predecessor is not answered yet, and stop reading. Raises ServeError if too many
-        wait."""
+        """Let a request wait whose predecessor is not answered yet, and stop reading; `keep` says whether the
+        connection stays open after it. Raises ServeError if too many wait."""
         if len(self._waiting) >= MAX_PIPELINED:
             raise ServeError("too many requests without reading their answers", Status.DROPPED)
         self._waiting.append((asked, keep))
@@ -366,7 +366,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
-        """Close the connection if its client has exceeded a time limit."""
+        """Close the connection if its client has exceeded a time limit at time `now`, on the monotonic clock."""
         if now < self._deadline or self._transport is None:
             return
         if self._header_bytes and not self._busy:

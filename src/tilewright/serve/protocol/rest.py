@@ -94,8 +94,8 @@ def parse_infer(
     arrival: float,
     regions: Regions | None = None,
 ) -> Parsed:
-    """Parse an inference request for `model` from its HTTP headers and body. `arrival` is its time in seconds;
-    `regions` are shared memory that it may name. Raises ServeError that says what is wrong with it."""
+    """Parse an inference request for `model` in `version` from its HTTP headers and body. `arrival` is its time in
+    seconds; `regions` are shared memory that it may name. Raises ServeError that says what is wrong with it."""
     length = _json_length(headers.get(JSON_LENGTH), len(body))
     text = bytes(body[:length])
     head = _known_head(text) if length < len(body) and length <= _KNOWN_BYTES else _head(text)
@@ -140,7 +140,8 @@ _known_head = lru_cache(_KNOWN)(_head)
 
 
 def _all_raw(entries: Sequence[Mapping[str, Any]]) -> Sequence[tuple[str, Raw]] | None:
-    """(name, how its bytes are read) of each input, if all have raw bytes of a fixed size; else None."""
+    """(name, how its bytes are read) of each of the inputs `entries` of a request, if all have raw bytes of a fixed
+    size; else None."""
     raw = []
     for entry in entries:
         parameters, (name, where, datatype, shape) = _declared(entry)
@@ -168,8 +169,8 @@ def _raw_inputs(raw: Sequence[tuple[str, Raw]], body: bytes | memoryview, at: in
 
 
 def _inputs(head: _Head, body: bytes | memoryview, length: int, regions: Regions | None) -> dict[str, Array]:
-    """The input arrays that `head`, the request's JSON, describes: their numbers are in the JSON, in the raw bytes
-    after its `length` bytes, or in shared memory."""
+    """The input arrays that `head`, the request's JSON, describes: their numbers are in the JSON, in the raw bytes of
+    `body` after its `length` bytes, or in shared memory."""
     inputs: dict[str, Array] = {}
     raw, used = memoryview(body)[length:], 0
     for entry in head.inputs:

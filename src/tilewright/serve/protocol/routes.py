@@ -327,7 +327,7 @@ def _shared_memory(site: Site, parts: list[str], asked: Asked) -> Reply:
 
 
 def json_reply(value: object, status: int = 200) -> Reply:
-    """An answer in JSON."""
+    """An answer with the JSON of `value` and the HTTP status `status`."""
     return Reply(status, json.dumps(value, separators=(",", ":")).encode())
 
 

@@ -84,8 +84,8 @@ def _dram(i: Load | Store, config: Config) -> Array:
 
 
 def points(i: Gemm | Alu, uops: Array, config: Config = DEFAULT) -> Uop:
-    """The rows that each operation of the instruction `i` accesses, in order: a micro-operation whose fields are arrays
-    int64[operations]."""
+    """The rows that each operation of the instruction `i`, with the micro-operations `uops`, accesses, in order: a
+    micro-operation whose fields are arrays int64[operations]."""
     used = uops[i.uop_bgn : i.uop_end].astype("<u4")
     columns = unpack(used.view(np.uint8).reshape(-1, 4), uop_fields(config))
     outer, inner = np.arange(i.iter_out)[:, None, None], np.arange(i.iter_in)[:, None]
@@ -113,8 +113,8 @@ def _computed(i: Gemm | Alu, uops: Array, config: Config) -> Accesses:
 
 
 def reuse(i: Gemm, uops: Array, config: Config = DEFAULT) -> int:
-    """The least distance between two operations of the GEMM `i` that write the same row: 1 if they are consecutive, 0
-    if no row is written twice."""
+    """The least distance between two operations of the GEMM `i`, with the micro-operations `uops`, that write the same
+    row: 1 if they are consecutive, 0 if no row is written twice."""
     if i.reset or i.operations < 2:
         return 0
     dst = np.asarray(points(i, uops, config).dst)

@@ -57,7 +57,8 @@ class Analysis:
 def analyse(
     program: Sequence[Instruction], dram: Mapping[int, Array], config: Config = DEFAULT, depth: int = GEMM_DEPTH
 ) -> Analysis:
-    """Analyse all legal orders of a program at once. `dram` is copied, not written."""
+    """Analyse all legal orders of a program at once. `dram` is copied, not written. `depth` is the least distance
+    between two operations of a GEMM that write one row."""
     order = order_of(program)
     results = [*_invalid(program, order), *_stuck(program, order)]
     machine, memory = Machine(config), {base: a.copy() for base, a in dram.items()}

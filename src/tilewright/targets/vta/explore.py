@@ -95,7 +95,7 @@ def classes(order: Order, conflicts: Mapping[int, frozenset[int]]) -> Iterator[t
 
 
 def _enabled(order: Order, queues: Sequence[tuple[int, ...]], path: Sequence[int]) -> list[int]:
-    """The instructions that can run next, after those in `path`."""
+    """The instructions of `queues` that can run next, after the ones in `path`."""
     done = set(path)
     results = []
     for queue in queues:

@@ -208,7 +208,8 @@ def _gemm(m: Module, config: Config) -> None:
 
 
 def _multiply(f: Function, to: Value, inp: Value, wgt: Value, config: Config) -> None:
-    """Emit `acc[b][j] += sum over k of inp[b][k] * wgt[j][k]` for one operation of GEMM, in vectors over k."""
+    """Emit `acc[b][j] += sum over k of inp[b][k] * wgt[j][k]` for one operation of GEMM, in vectors over k; `to` is the
+    address of acc."""
     n = config.block
     narrow, middle, wide = f"<{n} x i8>", f"<{n} x i16>", f"<{n} x i32>"
     for b in range(config.batch):
@@ -226,7 +227,8 @@ def _multiply(f: Function, to: Value, inp: Value, wgt: Value, config: Config) ->
 
 
 def _number(f: Function, word: Value, layout: Fields) -> Value:
-    """Emit the number of operations of a GEMM or ALU instruction: 0 for an empty list of micro-operations."""
+    """Emit the number of operations of the GEMM or ALU instruction at the address `word`: 0 for an empty list of
+    micro-operations."""
     bgn, end = _get(f, word, layout, "uop_bgn"), _get(f, word, layout, "uop_end")
     uops = f.call(I64, "llvm.smax.i64", end - bgn, (I64, 0))
     return _get(f, word, layout, "iter_out") * _get(f, word, layout, "iter_in") * uops

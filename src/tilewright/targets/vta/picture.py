@@ -37,9 +37,8 @@ def text(program: Sequence[Instruction], times: Timeline, width: int = 100, cycl
 
 
 def png(pictures: Mapping[str, tuple[Sequence[Instruction], Timeline]], path: str | Path) -> None:
-    """Draw programs by title, one above the other on one scale of time, as a PNG file.
-
-    Raises MissingPackageError without matplotlib."""
+    """Draw programs by title, one above the other on one scale of time, as the PNG file `path`. Raises
+    MissingPackageError without matplotlib."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -121,7 +121,8 @@ def _checked(words: Array, config: Config) -> Array:
 
 
 def work(words: Array, config: Config = DEFAULT) -> int:
-    """The number of operations of GEMM and ALU plus rows of LOAD and STORE."""
+    """The number of operations of GEMM and ALU plus rows of LOAD and STORE in the program with the encoded instructions
+    `words`."""
     codes = opcodes(words)
     total = 0
     for code in (Opcode.GEMM, Opcode.ALU, Opcode.LOAD, Opcode.STORE):

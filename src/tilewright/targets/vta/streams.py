@@ -88,7 +88,7 @@ def read(path: str | Path) -> Iterator[Stream]:
 
 
 def write(path: str | Path, streams: list[Stream]) -> None:
-    """Write streams in the format that `read` reads."""
+    """Write streams to the file `path` in the format that `read` reads."""
 
     def joined(parts: list[Array], shape: tuple[int, ...]) -> tuple[Array, Array]:
         whole = np.concatenate(parts) if parts else np.zeros(shape, np.uint8)

@@ -95,8 +95,8 @@ class _Waits:
         self._append(Finish(), Queue.COMPUTE, self._waited(Queue.COMPUTE, counts))
 
     def _last(self, place: Place, kind: int, queue: Queue, size: int) -> Array:
-        """For each row of a memory, how many instructions of `queue` there are up to the last that read it (`kind` 0)
-        or wrote it (1)."""
+        """For each of `size` rows of a memory, how many instructions of `queue` there are up to the last that read it
+        (`kind` 0) or wrote it (1)."""
         key = (place, kind, queue)
         entry = self.last.get(key)
         if entry is None or len(entry) < size:

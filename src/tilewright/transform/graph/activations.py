@@ -110,7 +110,7 @@ def _sources(facts: Facts, value: Value, depth: int, steps: Sequence[str]) -> It
 
 
 def _polynomial(facts: Facts, value: Value, x: Value, f: Value | None, depth: int) -> Polynomial | None:
-    """`value` as a polynomial in `x` and `f`; None if it is not one."""
+    """`value` as a polynomial in `x` and `f`, at most `depth` nodes deep; None if it is not one."""
     known: dict[tuple[Value | None, int], Polynomial | None] = {}
 
     def of(value: Value | None, depth: int) -> Polynomial | None:

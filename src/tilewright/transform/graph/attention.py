@@ -159,7 +159,7 @@ class _Recogniser(Rewriter):
         self.rewrite(*self.narrow(result, v, product), guard=guard)
 
     def narrow(self, result: Scores, v: Value, product: Node) -> tuple[Scores, Value, Node]:
-        """Scores, values and product with operands of 16 bits, where these are widened before and the result is
+        """Scores, values `v` and product with operands of 16 bits, where these are widened before and the result is
         narrowed after: attention computes in f32 and rounds once, whatever its operands are."""
         casts = [self.producer(x, "cast") for x in (result.q, result.k, v)]
         sources = [None if cast is None else cast.inputs[0] for cast in casts]

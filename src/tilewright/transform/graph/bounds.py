@@ -23,7 +23,8 @@ MOVES = frozenset(("reshape", "transpose", "broadcast", "identity", "slice"))
 
 
 def bounds(producer: Producer, value: Value, depth: int = DEPTH) -> Bounds | None:
-    """The bounds of an integer value; None if its producers do not tell more than its type does."""
+    """The bounds of an integer value, from at most `depth` nodes that compute it; None if these do not tell more than
+    its type does."""
     node = producer(value)
     if node is None or not depth:
         return None

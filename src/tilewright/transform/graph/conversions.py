@@ -72,8 +72,8 @@ def separate(ordinary: Value, target: Target) -> float:
 
 def direct_lines(conv: Node, inward: bool, target: Target, away: SharedLevel | None) -> float | None:
     """The cost of changing the layout of a direct convolution's result in its kernel, as the number of an image's
-    pixels with rows rounded up to whole vectors. None if the convolution cannot do it: for its input, flat products, or
-    unknown sizes."""
+    pixels with rows rounded up to whole vectors. None if the convolution cannot do it: for its input (`inward`), flat
+    products, or unknown sizes."""
     lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     if inward or conv.of(ConvBlockedAttrs).flat or not height or not width:

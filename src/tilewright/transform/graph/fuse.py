@@ -161,7 +161,7 @@ class _Fuser:
                         self.join(maker, root)
 
     def grow_pointwise(self) -> None:
-        """Merge a pointwise group into another one if that is the only reader of its result, such as the other operand
+        """Merge a pointwise group into another one if that is the only reader of its result, as in the second operand
         of an addition."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for i in reversed(range(len(self.nodes))):
@@ -280,9 +280,10 @@ class _Fuser:
         )
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
-        """The groups ordered by their last nodes, but each before the first group that reads from it. So the outputs of
-        a group that begins in the forward pass and ends in the backward pass are computed in time, and weights that
-        come with each call are packed late: the copy occupies memory for a short time and is read from a cache."""
+        """The groups, whose nodes are in `members`, ordered by their last nodes, but each before the first group that
+        reads from it. So the outputs of a group that begins in the forward pass and ends in the backward pass are
+        computed in time, and weights that come with each call are packed late: the copy occupies memory for a short
+        time and is read from a cache."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
 
@@ -315,7 +316,7 @@ class _Fuser:
         return ordered
 
     def read(self, i: int, defined: Mapping[Var, Value]) -> list[Value]:
-        """The inputs of a node, and the values that its data-dependent symbols come from."""
+        """The inputs of node number `i`, and the values that its data-dependent symbols come from, by `defined`."""
         node = self.nodes[i]
         symbols = node.symbols if defined and node.defines is None else ()
         return [*(v for v in node.inputs if v is not None), *(defined[s] for s in symbols if s in defined)]
@@ -388,10 +389,10 @@ class _Fuser:
             tip = end
 
     def cut(self, root: int, steps: Sequence[Sequence[int]]) -> None:
-        """End a group that has reached its limits after one of its last `steps`. Which one depends on the nodes that
-        follow it alone, so that a long chain of repetitions is cut at the same place of each, and there are few
-        different kernels: it is the step with the smallest digest (content-defined chunking: Muthitacharoen et al., "A
-        Low-bandwidth Network File System", section 3.1)."""
+        """End the group `root`, which has reached its limits, after one of its last `steps`. Which one depends on the
+        nodes that follow it alone, so that a long chain of repetitions is cut at the same place of each, and there are
+        few different kernels: it is the step with the smallest digest (content-defined chunking: Muthitacharoen et al.,
+        "A Low-bandwidth Network File System", section 3.1)."""
         last = range(max(1, len(steps) // 4), len(steps) + 1)
         place = min(last, key=lambda k: self.digest_after(steps[k - 1][-1]))
         for i in (i for step in steps[place:] for i in step):
@@ -474,7 +475,8 @@ class _Fuser:
         return Group((*constants, *nodes), (*inputs, *self.carriers(nodes, (*inputs, *leaving))), leaving)
 
     def carriers(self, nodes: list[Node], values: tuple[Value, ...]) -> tuple[Value, ...]:
-        """Inputs of the graph whose shapes define symbols that occur only in the attributes of a kernel's nodes."""
+        """Inputs of the graph, or results of nodes that define symbols, whose shapes have symbols that occur in the
+        attributes of a kernel's `nodes` and not in the shapes of `values`, its inputs."""
         known = {symbol for v in values for d in v.shape for symbol in variables(d)}
         results: list[Value] = []
         for symbol in (s for n in nodes if not n.bodies for s in n.symbols):

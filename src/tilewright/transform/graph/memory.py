@@ -320,7 +320,7 @@ def _forks(calls: Sequence[Call]) -> dict[int, tuple[int, int]]:
 
 
 def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
-    """A size in which each symbol that data decides is replaced by its greatest value."""
+    """A size in which each symbol that data decides is replaced by its greatest value, in `bounds`."""
     for symbol, bound in reversed(list(bounds.items())):  # a bound may mention symbols defined before
         if symbol in variables(size):
             result = symbolic_bounds(size, {symbol: bound + 1})

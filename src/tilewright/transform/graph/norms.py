@@ -121,7 +121,7 @@ VARIANCE = op("sub", "squares", op("mul", "mean", "mean"))
 
 
 def _fast_variance(facts: Facts, square: Value) -> tuple[Value, int] | None:
-    """(x, axis) of a value max(0, mean(x * x) - mean(x) ** 2); None for other values."""
+    """(x, axis) if `square` is max(0, mean(x * x) - mean(x) ** 2), a variance in one pass; None for other values."""
     for bound in matches(either(VARIANCE, op("max", VARIANCE, 0.0)), square, facts, {}):
         first, second = (_mean(facts, bound[name]) for name in ("squares", "mean"))
         if first is not None and second is not None and first[1] == second[1]:

@@ -224,9 +224,9 @@ class _Overlays:
         return result
 
     def search(self, host: int, candidates: Sequence[int]) -> dict[int, Expr]:
-        """The places of overlays in a host, chosen to keep the bytes of the fullest step low. From the best of several
-        orders on, the values that are live at the fullest step and have no place in the host are moved to the front of
-        the order, as long as that helps."""
+        """The places of overlays, some of `candidates`, in a host, chosen to keep the bytes of the fullest step low.
+        From the best of several orders on, the values that are live at the fullest step and have no place in the host
+        are moved to the front of the order, as long as that helps."""
 
         def fullest(places: Mapping[int, Expr]) -> list[int]:
             return sorted(self.live(places, host), reverse=True)[:FULLEST]
@@ -338,7 +338,8 @@ def _beside(overlay: _Block, at: int, others: Sequence[_Use], ends: Mapping[int,
 
 
 def _is_polynomial(place: Expr, width: int) -> bool:
-    """Whether an offset is a polynomial of sizes, so that a step can state it (`transform/graph/memory.py`)."""
+    """Whether the offset `place` is a polynomial of sizes in pieces of `width` bytes, so that a step can state it
+    (`transform/graph/memory.py`)."""
     return polynomial(simplify(simplify(place // width) * width)) is not None
 
 

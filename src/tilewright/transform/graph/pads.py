@@ -88,7 +88,7 @@ def _is_some(size: Dim) -> bool:
 
 
 def _filled(m: Match, pieces: Pieces, whole: Value) -> Sequence[Value]:
-    """The parts of the concatenation: the pieces in order, with zeros between them."""
+    """The parts of the concatenation `whole`: the pieces in order, with zeros between them."""
     results: list[Value] = []
     at = 0
     extent = as_int(whole.shape[pieces.axis]) or 0

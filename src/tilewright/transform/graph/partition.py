@@ -131,7 +131,8 @@ class Blocks:
 
 
 def claimed(graph: Graph, asked: Sequence[str], *, compiling: bool = True) -> tuple[dict[int, Region], Blocks]:
-    """The regions that compilers claim, by block number, and all blocks. Without `compiling` no region is compiled."""
+    """(the regions that the compilers called `asked` claim, by block number; all blocks). Without `compiling` no region
+    is compiled."""
     blocks, regions = Blocks(graph), dict[int, Region]()
     fixed = fixed_values(graph, graph.params)
     for position, name in enumerate(asked):

@@ -79,7 +79,8 @@ class _Projected:
         return self.emit(q, mask, scale, keys, values)
 
     def projection(self, value: Value, order: str) -> Projection | None:
-        """The projection that computes keys or values, if this attention is its only reader; None otherwise."""
+        """The projection that computes `value`, keys or values in the layout `order`, if this attention is its only
+        reader; None otherwise."""
         if order == "h":
             transposed = self.only(value, "transpose")
             if transposed is None or transposed.attrs != ops.attributes("transpose", {"perm": ORDERS["h"]}):
@@ -161,7 +162,7 @@ class _Projected:
         return y
 
     def of_heads(self, q: Value, order: str) -> Value:
-        """Emit the queries, which are in the layout `order`, as [heads, batch, queries, depth]."""
+        """Emit the queries `q`, which are in the layout `order`, as [heads, batch, queries, depth], and return them."""
         perm = {"s": (2, 0, 1, 3), "h": (1, 0, 2, 3), "t": (2, 1, 0, 3)}[order]
         return self.new.emit("transpose", q, perm=perm)
 

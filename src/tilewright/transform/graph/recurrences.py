@@ -276,7 +276,8 @@ class _Reader:
 
 
 def _recurrence(m: Match) -> list[Value] | None:
-    """Emit `recurrence` and its operands in place of a loop; None if the loop does not fit."""
+    """Emit `recurrence` and its operands in place of the matched loop and return its results; None if the loop does not
+    fit."""
     node, builder, cell = m.node, m.rewriter.builder, recurrent_cell(m.node)
     if cell is None:
         return None
@@ -336,8 +337,8 @@ def _recurrence(m: Match) -> list[Value] | None:
 
 
 def _numbered(cell: Cell, order: Sequence[int], states: Sequence[int]) -> tuple[Step, ...]:
-    """The steps of the cell, with operands numbered as those of `recurrence` are. The steps that compute the new states
-    come last."""
+    """The steps of the cell, with operands numbered as in `recurrence`: `order` is the order of its inputs, `states`
+    the numbers of its states. The steps that compute the new states come last."""
     groups: list[tuple[str, int, int]] = [("sum", k, as_int(w.shape[1]) or 0) for k, w in enumerate(cell.sums)]
     groups = [(kind, k, width // cell.hidden) for kind, k, width in groups]
     groups += [("x", k, cell.x[k][2]) for k in order]

@@ -110,7 +110,8 @@ class Rewriter:
     def emit(
         self, op: str, *inputs: Value | None, name: str | None = None, attrs: Attrs | None = None, **values: AttrValue
     ) -> Value:
-        """Append a node with one output, whose type is inferred, and return its value."""
+        """Append a node of the operator `op` with one output, called `name`, whose type is inferred, and return its
+        value. Its attributes are `attrs` or made of `values`."""
         value = ops.emit1(self.builder, op, *inputs, name=name, attrs=attrs, **values)
         self._note()
         return value
@@ -246,7 +247,8 @@ class Match:
     def emit(
         self, op: str, *inputs: Value | None, name: str | None = None, attrs: Attrs | None = None, **values: AttrValue
     ) -> Value:
-        """Append a node with one output, whose type is inferred, and return its value."""
+        """Append a node of the operator `op` with one output, called `name`, whose type is inferred, and return its
+        value. Its attributes are `attrs` or made of `values`."""
         return self.rewriter.emit(op, *inputs, name=name, attrs=attrs, **values)
 
     def emit_all(self, op: str, *inputs: Value | None, attrs: Attrs | None = None) -> tuple[Value, ...]:

@@ -187,7 +187,7 @@ class _Rewriter:
         return self.rewritten(builder, caches, grown, retained, next(iter(rows)))
 
     def declared(self, builder: GraphBuilder, past: Value, shape: tuple[Expr, ...]) -> Rows:
-        """Add the inputs that replace a cache's input `past`: its rows, or their codes and scales."""
+        """Add the inputs that replace a cache's input `past`: its rows, of `shape`, or their codes and scales."""
         if not self.coded:
             return Rows(Value(past.name, TensorType(past.dtype, shape)))
         scales = Value(builder.fresh(f"{past.name}_scales"), TensorType(f32, (*shape[:-1], const(1))))

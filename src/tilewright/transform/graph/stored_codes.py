@@ -165,8 +165,8 @@ def _codes_moved(group: Group, kinds: tuple[DType, ...]) -> Group:
 
 
 def _reading(group: Group | None, value: Value, number: _Number) -> Group | None:
-    """The group that reads a number's code and dequantises it, instead of reading the number; None if the group cannot
-    include these nodes."""
+    """The group that reads the code of a number, `value`, and dequantises it, instead of reading the number; None if
+    the group cannot include these nodes."""
     if group is None:
         return None
     result = group.outputs[-1]

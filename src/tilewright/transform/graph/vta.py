@@ -291,8 +291,8 @@ class Layers(Rewriter):
     # What stands in its place
 
     def put(self, node: Node, layer: Layer, operands: list[Value], shape: tuple[int, ...], is_positive: bool) -> None:
-        """Emit the call of `layer` in place of `node`, and its result in the graph's layout. `shape` is that of the
-        result in blocks."""
+        """Emit the call of `layer` on `operands` in place of `node`, and its result in the graph's layout. `shape` is
+        the result's in blocks."""
         result, old = self.call(layer, operands, shape), node.output
         self.blocks[old] = result
         if is_positive:
@@ -373,7 +373,7 @@ class Layers(Rewriter):
 
 
 def _is_per_channel(bias: Value, output: Value, axis: int) -> bool:
-    """Whether a bias has one number per channel of `output`, or one in all."""
+    """Whether a bias has one number per channel (dimension `axis`) of `output`, or one in all."""
     rank = output.type.rank
     own = (*(const(1) for _ in range(rank - bias.type.rank)), *bias.shape)
     channels = len(own) - rank + axis % rank

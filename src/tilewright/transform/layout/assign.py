@@ -90,7 +90,8 @@ GPU_RULES = {"conv": Rule(along_depth.conv), "matmul": Rule(along_depth.matmul)}
 
 
 def register(op: str, rule: Rule) -> Rule:
-    """Register the layout rule of an operator. Raises PluginError if the operator has one."""
+    """Register `rule` as the layout rule of the operator `op`, and return it. Raises PluginError if the operator has
+    one."""
     plugins.check_new("layout rule", [op], list(RULES))
     plugins.count(rule.rewrite)
     RULES[op] = rule

@@ -71,16 +71,17 @@ def grouped(a: Assigner, node: Node) -> bool:
 
 
 def lanes_follow(per_in: int, per_out: int, block: int) -> bool:
-    """Whether a vector of filters reads from one vector of channels: the group or the multiplier divides a block, or
-    the block divides it. Otherwise each lane would be loaded separately, which is still the best for few filters."""
+    """Whether a vector of filters reads from one vector of channels, for groups of `per_in` input and `per_out` output
+    channels: the group or the multiplier divides a block, or the block divides it. Otherwise each lane would be loaded
+    separately, which is still the best for few filters."""
     if per_in == 1:
         return per_out < SHORT_FILTERS or block % per_out == 0 or per_out % block == 0
     return per_in == per_out and block % per_in == 0
 
 
 def in_half_parts(per_in: int, per_out: int, node: Node, a: Assigner) -> bool:
-    """Whether to use half vectors for groups of half a block: a core starts twice as many of them, and all lanes of a
-    vector read the same channel."""
+    """Whether to use half vectors for groups of half a block, of `per_in` input and `per_out` output channels: a core
+    starts twice as many of them, and all lanes of a vector read the same channel."""
     half = a.block // 2
     more = starts(4 * half, a.target) > starts(4 * a.block, a.target)
     return per_in == per_out == half and more and keeps_busy(node, half, a)

@@ -382,8 +382,8 @@ def least_rows_of(a: Assigner, node: Node, rows: Expr, depth: int, columns: int,
 
 
 def in_tiles(a: Assigner, rows: Value, packed: Value, columns: int, tile: Dot, least: int) -> Value:
-    """Emit the product of `rows` and the weight `packed` in matrix registers; with fewer than `least` rows it uses dot
-    instructions, which is decided at run time."""
+    """Emit the product of `rows` and the weight `packed`, which has `columns` columns, in matrix registers, and return
+    it; with fewer than `least` rows it uses dot instructions, which is decided at run time."""
     attrs: dict[str, Any] = {"columns": columns, "rows": tile.rows}
     if not least:
         return a.derive("lowered.matmul_tiles", rows, packed, **attrs)

@@ -16,8 +16,8 @@ from tilewright.transform.problems import ConvInPairs, convolution_in_pairs
 
 
 def in_pairs(a: Assigner, node: Node, rows: Value, depth: int, columns: int, dot: Dot) -> Dot | None:
-    """The instruction for pairs of rows and columns with the operand types of `dot`, if it is faster; None
-    otherwise."""
+    """The instruction for pairs of rows and columns with the operand types of `dot`, if it is faster for a product of
+    `rows` with `columns` columns that sums over `depth`; None otherwise."""
     pair = find_mmla(dot.a, dot.b, a.target)
     if pair is None or rows.type.rank < 2:
         return None

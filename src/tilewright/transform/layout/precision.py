@@ -302,7 +302,7 @@ class _Product:
         return self.panels(self.a.longer(w, 1 if self.transpose else 0, more) if more else w, tile)
 
     def narrow(self, value: Value, name: str) -> Value:
-        """A factor cast to the narrow type."""
+        """The factor `value` cast to the narrow type, under the name `name`."""
         kind = self.kind
         return value if value.dtype is kind else self.emit("cast", value, name=f"{name}_{kind.name}", dtype=kind)
 

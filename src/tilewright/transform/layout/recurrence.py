@@ -128,8 +128,8 @@ def recurrent_tile(batch: Expr, hidden: int, gates: int, itemsize: int, target: 
 
 
 def _cycles(batch: int, rows: int, gates: int, target: Target) -> float:
-    """The estimated cycles per element of the old state with tiles of `rows` rows, including the unused rows of the
-    last tile."""
+    """The estimated cycles per element of the old state of `batch` sequences, for `gates` gates, with tiles of `rows`
+    rows, including the unused rows of the last tile."""
     multiplied = max(rows * gates / target.fma_per_cycle, target.costs.arithmetic.fma_latency)
     loaded = (rows + gates) * target.vector_bits / 8 / target.l1_bandwidth
     return -(-batch // rows) * max(multiplied, loaded)

@@ -60,7 +60,8 @@ def small_floats(a: Assigner, node: Node, rows: Callable[[], Value]) -> bool:
 
 
 def _decoded(a: Assigner, w: Value, transpose: bool) -> tuple[Value, Value | None] | None:
-    """(8-bit floats, their scale or None) from which weights are computed; None for other weights."""
+    """(8-bit floats, their scale or None) from which the weights `w`, stored as [columns, depth] if `transpose`, are
+    computed; None for other weights."""
     node, scale = a.producer(w), None
     if node is not None and node.op == "mul":
         for wide, other in (node.inputs, node.inputs[::-1]):

@@ -310,7 +310,8 @@ def _dividing(buffer: Buffer) -> tuple[str, ...]:
 
 
 def _told_by(indices: Sequence[Expr], var: Var, varying: Mapping[Var, Expr], extents: Mapping[Var, Expr]) -> bool:
-    """Whether different values of `var` give different indices, whatever the values of the other varying variables."""
+    """Whether different values of `var` give different indices, whatever the values of the other `varying` variables;
+    `extents` are the extents of all."""
     if injective(indices, var, varying):
         return True
     # Parts of a joined index, such as (b*256 + t) // 75: its remainder may be simplified to that of another sum, which

@@ -82,8 +82,9 @@ Numbered = Callable[[Access], tuple[int, Buffer]]
 
 
 def _guard(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions, numbered: Numbered) -> Stmt:
-    """A statement that runs `s` only if all of its accesses are in bounds, and otherwise reports the first that is not.
-    `numbered` returns an access's number and the buffer for the report; `block` is the name of the enclosing block."""
+    """A statement that runs `s`, inside of loops with the `extents`, only if all of its accesses are in bounds, and
+    otherwise reports the first that is not. `numbered` returns an access's number and the buffer for the report;
+    `block` is the name of the enclosing block."""
     children = tuple(
         _guard(c, name, inner, known, numbered) for c, name, inner, known in _children(s, block, extents, assumptions)
     )
@@ -128,7 +129,8 @@ def _within(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Condi
 
 
 def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], assumptions: Conditions) -> Iterator[Access]:
-    """The accesses that a statement itself, not its children, makes and that are not proven to be in bounds."""
+    """The accesses that the statement `s` itself, not its children, makes inside of loops with the `extents`, and that
+    are not proven to be in bounds."""
     for e in exprs_of(s):
         for load, conditions in guarded_loads(e, set(loads(e))):
             yield from _outside(Access(block, load.buffer.name, 0, ZERO, ZERO, conditions), load, extents, assumptions)

@@ -185,8 +185,8 @@ def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]
 def _dimension(
     collector: Collector, accesses: list[Access], d: int, whole: Expr, enclosing: frozenset[Var], scope: str
 ) -> tuple[Expr, Expr]:
-    """`(start, extent)` of the range of dimension `d` that the accesses use: `start` may depend on enclosing loops,
-    `extent` on symbols only. (0, `whole`) if the range is not known."""
+    """`(start, extent)` of the range of dimension `d` that the accesses to a buffer in `scope` use: `start` may depend
+    on enclosing loops, `extent` on symbols only. (0, `whole`) if the range is not known."""
     analyzer = collector.analyzer
     ends = collector.union([a.box[d] for a in accesses])
     if ends is None:

@@ -67,7 +67,8 @@ def conjuncts(condition: Expr) -> list[Expr]:
 
 
 def stored_tile(to: Buffer, tile: Buffer, used_names: set[str]) -> Stmt:
-    """A statement that stores the registers of `tile` to buffer `to`, in unrolled loops over all dimensions."""
+    """A statement that stores the registers of `tile` to buffer `to`, in unrolled loops over all dimensions. New names
+    are added to `used_names`."""
     at = tuple(Var(fresh_name("at", used_names)) for _ in tile.shape)
     s: Stmt = Store(to, at, Load(tile, at))
     for var, extent in zip(reversed(at), reversed(tile.shape), strict=True):

@@ -60,8 +60,9 @@ def _happens(
 
 
 def _of_element(condition: Expr, write: Access, read: Access, enclosing: frozenset[Var]) -> bool:
-    """True if the read happens under `condition` too, once the loop variables that index the element in `write` are
-    replaced by those of `read`. A condition on data does not count: the data may have changed in between."""
+    """Whether the read happens under `condition` too, once the loop variables that index the element in `write`, inside
+    of the loops `enclosing`, are replaced by the ones of `read`. A condition on data does not count: the data may have
+    changed in between."""
     if loads(condition):
         return False
     own: dict[Var, Expr] = {}
@@ -93,8 +94,8 @@ def _bounds(an: Analyzer, read: Access, d: int, enclosing: frozenset[Var]) -> li
 
 
 def _covers(an: Analyzer, written: Ends, read: Ends | None, bounds: list[Expr], whole: Expr) -> bool:
-    """True if the range `written` contains the part of the range `read`, cut at the `bounds`, that is inside the
-    buffer."""
+    """Whether the range `written` contains the part of the range `read`, cut at the `bounds`, that is inside the
+    buffer, of extent `whole`."""
     (low, high), zero = written, const(0)
     last = whole - 1
     if read is None:

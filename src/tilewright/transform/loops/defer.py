@@ -150,7 +150,8 @@ def _deferred(loop: For, tile: _Tile, pieces: _Pieces, used_names: set[str]) -> 
 
 
 def _mixed(tile: _Tile, deferred: Stmt, pieces: _Pieces, used_names: set[str]) -> list[Stmt]:
-    """The pieces of the deferred epilogue, each followed by some steps of the reduction, then the remaining steps."""
+    """The pieces of the deferred epilogue, each followed by some steps of the reduction of `tile`, then the remaining
+    steps. New names are added to `used_names`."""
     loops: list[tuple[Var, int]] = []
     number: Expr = const(0)
     inner = deferred
@@ -180,7 +181,8 @@ def _mixed(tile: _Tile, deferred: Stmt, pieces: _Pieces, used_names: set[str]) -
 
 
 def _steps(reduction: For, first: Expr, count: int, used_names: set[str]) -> Stmt:
-    """Steps `first` to `first + count` of a reduction; at most `WRITTEN_OUT` are unrolled."""
+    """Steps `first` to `first + count` of a reduction; at most `WRITTEN_OUT` are unrolled. New names are added to
+    `used_names`."""
     step = Var(fresh_name(reduction.var.name, used_names))
     body = substitute_stmt(copy_fresh(reduction.body, used_names), {reduction.var: first + step})
     is_short = count <= WRITTEN_OUT

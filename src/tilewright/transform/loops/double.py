@@ -85,8 +85,8 @@ def _doubled(stmt: Stmt, old: For, name: str, used_names: set[str]) -> Stmt:
 
 
 def _parts(body: Stmt, name: str) -> tuple[Buffer, list[Allocate], list[Stmt], list[Stmt]] | None:
-    """(buffer, other allocations, statements that fill the buffer, other statements) of a loop's body; None if the
-    buffer is read before it is filled."""
+    """(buffer, other allocations, statements that fill the buffer, other statements) of a loop's body, for the buffer
+    called `name`; None if the buffer is read before it is filled."""
     others: list[Allocate] = []
     buffer: Buffer | None = None
     while isinstance(body, Allocate):

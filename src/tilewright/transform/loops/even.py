@@ -116,7 +116,8 @@ def _fewest(tiles: _Tiles, never: frozenset[Expr]) -> int:
 
 
 def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
-    """The tiles that a loop goes over, if each row is guarded by the condition that it exists; None otherwise."""
+    """The tiles that a loop, inside of loops with the extents `outer`, goes over, if each row is guarded by the
+    condition that it exists; None otherwise."""
     if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
@@ -251,7 +252,7 @@ class _Deferred:
 
 def _epilogue_after(moved: Stmt, tiles: _Tiles, rows: Var, used_names: set[str]) -> _Deferred | None:
     """The statement `moved`, which computes one of `tiles`, split into its products and the epilogue for its first
-    `rows` rows; None if the epilogue computes nothing or has another form."""
+    `rows` rows; None if the epilogue computes nothing or has another form. New names are added to `used_names`."""
     if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
         return None
     tile, (*before, last) = moved.buffer, moved.body.stmts

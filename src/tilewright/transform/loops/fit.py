@@ -63,7 +63,8 @@ def _is_large(s: Allocate) -> bool:
 
 
 def _fitted(s: Allocate, outer: Loops, named: dict[Var, Expr], caches: Caches) -> Buffer:
-    """The buffer of `s` with only the used elements in each dimension; the last one, along which vectors run, stays."""
+    """The buffer of `s` with only the used elements in each dimension; the last one, along which vectors run, stays.
+    `named` are the values of variables that lets define."""
     if any(isinstance(c, Intrinsic) for c in walk(s.body)):
         return s.buffer
     known = tuple(as_int(n) or 0 for n in s.buffer.shape)

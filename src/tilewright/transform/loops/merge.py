@@ -94,7 +94,7 @@ def _points(s: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...] | None]:
 
 
 def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
-    """A serial loop around a vectorized one around one store."""
+    """(a serial loop, a vectorized loop inside it, the one store inside that) if `s` is such a nest; None otherwise."""
     if isinstance(s, For) and s.kind == "serial" and isinstance(s.body, For) and s.body.kind == "vectorized":
         if isinstance(s.body.body, Store):
             return s, s.body, s.body.body

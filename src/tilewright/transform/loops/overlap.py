@@ -101,7 +101,8 @@ def _overlapped(s: Stmt, outer: dict[Var, Expr], used_names: set[str]) -> Stmt:
 
 
 def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
-    """The tiles that a loop goes over, if each element is guarded by a test that it exists; None otherwise."""
+    """The tiles that a loop, inside of loops with the extents `outer`, goes over, if each element is guarded by a test
+    that it exists; None otherwise."""
     if loop.kind != "serial":
         return None
     inside = list(walk(loop.body))
@@ -125,7 +126,8 @@ def _line(loop: For, outer: dict[Var, Expr]) -> _Line | None:
 
 
 def _bound(part: Expr, tile: Var, inner: dict[Var, For]) -> tuple[Expr, int] | None:
-    """(n, size of a tile) of a test `tile * size + element < n` or `<= n - 1`; None for other conditions."""
+    """(n, size of a tile) if the condition `part` is the test `tile * size + element < n` or `<= n - 1`, where the
+    variables of the loops `inner` number elements; None for other conditions."""
     if type(part) is not Op or part.name not in ("lt", "le"):
         return None
     index, count = part.args

@@ -166,7 +166,7 @@ class _Partition:
     def end(self, how: _Split, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """A version of `s`, the head or tail of the loop that `how` splits. It is marked as finished if all conditions
         had one bound: its extent may be hard to compare, and the same conditions would seem to allow another split
-        forever."""
+        forever. `outer`: the extents of the loops around it; `budget`: how often a statement may be copied."""
         version = self.version(s, outer, budget)
         if how.is_last and isinstance(s, For) and s.var is how.loop.var and isinstance(version, For):
             self.whole.add(version.var)
@@ -242,7 +242,8 @@ class _Partition:
 
 def _find_split(loop: For, outer: dict[Var, Expr], literal: bool) -> _Split | None:
     """The way to split `loop` at bounds of its conditions, so that these hold in the main part; if there is none, at
-    bounds of selects between two arrays, so that the main part reads only the second; None if there is none either."""
+    bounds of selects between two arrays, so that the main part reads only the second; None if there is none either.
+    `outer`: the extents of the loops around it; `literal`: bounds without symbols count."""
     return _split_by(_conditions(loop, outer, literal), loop, outer) or _split_by(
         list(_alternatives(loop)), loop, outer
     )

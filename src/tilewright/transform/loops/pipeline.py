@@ -208,7 +208,8 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
     rows, stages, last = loop.extent, doubled.stages, len(doubled.stages) - 1
 
     def at(k: int, stmts: Sequence[Stmt], step: Expr | None = None) -> list[Stmt]:
-        """The statements of stage k for its row in this iteration."""
+        """The statements `stmts` of stage k for its row in this iteration; `step`, if it is passed, takes the place of
+        the variable of the stage's main loop."""
         if not stmts:
             return []
         turn = all_of([loop.var >= k] * (k > 0) + [loop.var < rows + k] * (k < last))

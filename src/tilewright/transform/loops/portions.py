@@ -61,7 +61,8 @@ def even_blocks(func: PrimFunc) -> PrimFunc:
 
 
 def _divided(loop: For, note: EvenBlocks, used_names: set[str]) -> Stmt:
-    """The loop over blocks of equal size, or the loop unchanged."""
+    """The loop over blocks of equal size, as `note` says, or the loop unchanged. New names are added to
+    `used_names`."""
     rows, tests = _tests(loop, note.size)
     own = {s.buffer for s in walk(loop.body) if isinstance(s, Allocate)}
     if rows is None or not variables(rows) or not _guarded(loop.body, tests, own):
@@ -113,7 +114,8 @@ def _tests(loop: For, size: int) -> tuple[Expr | None, dict[Expr, Expr]]:
 
 
 def _guarded(s: Stmt, tests: Mapping[Expr, Expr], own: set[Buffer]) -> bool:
-    """Whether every store to a buffer from outside the block is guarded by a condition that its row exists."""
+    """Whether every store to a buffer from outside the block, not in `own`, is guarded by a condition that its row
+    exists, one of `tests`."""
     if isinstance(s, Intrinsic) or (isinstance(s, Store) and s.buffer not in own):
         return False
     if isinstance(s, If) and s.orelse is None and any(c in tests for c in conjuncts(s.condition)):

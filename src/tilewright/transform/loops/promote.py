@@ -34,7 +34,7 @@ def promote_partials(func: PrimFunc) -> PrimFunc:
 
 def _of_rows(loop: For, used_names: set[str]) -> For:
     """The loop over rows, in which a local buffer replaces each row of partial results that an iteration initialises,
-    adds to and leaves in a buffer."""
+    adds to and leaves in a buffer. New names are added to `used_names`."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
         line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
         if line is not None:

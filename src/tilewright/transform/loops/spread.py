@@ -19,8 +19,9 @@ MAX_IN_USE = 64
 def spread(
     shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL, retained: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """`shape`, or the least enlarged one in which neighbours along every outer dimension fit into the first level of
-    cache. The last dimension, which vectors run along, and those in `retained` keep their extents."""
+    """`shape`, of an array with elements of `itemsize` bytes, or the least enlarged one in which neighbours along every
+    outer dimension fit into the first level of cache. The last dimension, which vectors run along, and the ones in
+    `retained` keep their extents."""
     if is_spread(shape, itemsize, caches):
         return shape
     same = [s for s in _enlarged(shape) if all(s[d] == shape[d] for d in retained)]

@@ -106,7 +106,8 @@ def _limit(buffer: Buffer, place: int, reads: Sequence[_Read], outer: Loops) -> 
 def accesses(
     s: Stmt, buffer: Buffer, loops: Loops, facts: tuple[Expr, ...] = ()
 ) -> Iterator[tuple[Load | Store, Stmt, Loops, tuple[Expr, ...]]]:
-    """Each read and write of the buffer, with its statement and the loops and conditions around it."""
+    """Each read and write of the buffer in `s`, with its statement and the loops and conditions around it, of which
+    `loops` and `facts` are around `s`."""
     for load in own_loads(s):
         if load.buffer == buffer:
             yield load, s, loops, facts

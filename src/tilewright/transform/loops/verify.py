@@ -187,8 +187,8 @@ class _Bounds:
         return known
 
     def access(self, buffer: Buffer, indices: Sequence[Expr], enclosing: Loops, conditions: Conditions) -> bool:
-        """Report an access to `buffer` that is proven out of bounds under the enclosing loops and conditions; returns
-        whether it is proven within them."""
+        """Report an access to `buffer` at `indices` that is proven out of bounds under the enclosing loops and
+        conditions; returns whether it is proven within them."""
         inside = True
         for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
             if self._index_inside(index, extent):

@@ -102,8 +102,8 @@ def _one_condition(allocation: Allocate, an: Analyzer) -> bool:
 
 
 def _guarded(e: Expr, condition: Expr, facts: tuple[Expr, ...], an: Analyzer) -> Expr:
-    """A value for all lanes: loads that might leave their buffer in lanes where the condition is false, and loads with
-    such a load in their indices, become selects on the condition."""
+    """The value `e` for all lanes, where `facts` hold: loads that might leave their buffer in lanes where the condition
+    is false, and loads with such a load in their indices, become selects on the condition."""
     if isinstance(e, Load):
         inside = all(_inside(an, load, facts) for load in loads(e))
         return e if inside else select(condition, e, const(0, e.dtype))

@@ -210,7 +210,8 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def _gated(x: Expr, most: float, above: Sequence[float], below: Sequence[float]) -> Expr:
-    """x (1/2 + t p(t^2) / q(t^2)), where t is x no greater than `most`, for which the quotient is exactly 1/2."""
+    """x (1/2 + t p(t^2) / q(t^2)), where t is x no greater than `most`, for which the quotient is exactly 1/2; `above`
+    and `below` are the coefficients of p and q."""
     t = maximum(single(-most), minimum(single(most), x))
     square = t * t
     return x * (t * polynomial(square, above) / polynomial(square, below) + 0.5)

@@ -60,8 +60,8 @@ def zero_below(x: Expr, least: float, function: Callable[[Expr], Expr]) -> Expr:
 
 def linear_below(x: Expr, slope: float, function: Callable[[Expr], Expr]) -> Expr:
     """function(x), but x times the slope at zero for |x| < 2^-27. There the function is evaluated at zero, for the
-    reason that `zero_below` states: such functions square their arguments. A slope that is no power of two is added as
-    one and the rest, which loses less."""
+    reason that `zero_below` states: functions of this kind square their arguments. A slope that is no power of two is
+    added as one and the remainder, which loses less."""
     small = call("abs", x) < const(2.0**-27, x.dtype)
     is_exact = math.frexp(slope)[0] == 0.5
     line = x if slope == 1.0 else x * const(slope, x.dtype) if is_exact else x + x * const(slope - 1.0, x.dtype)

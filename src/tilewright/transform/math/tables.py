@@ -156,8 +156,8 @@ _TANH_DEGREE = 5
 @cache
 def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
     """For each power the coefficients of all intervals; an interval's place in such a table is its number modulo 16.
-    The first interval's are 0, 1 and those of (tanh(t) / t - 1) / t, so that small results are right to the last
-    bit."""
+    The first interval's are 0, 1 and the coefficients of (tanh(t) / t - 1) / t, so that small results are right to the
+    last bit."""
     first = int(np.float32(_TANH_SHIFT).view(np.int32)) >> _TANH_BITS
     edges = [float(np.int32((first + k) << _TANH_BITS).view(np.float32)) - _TANH_SHIFT for k in range(ENTRIES + 1)]
     rows = [[0.0] * (_TANH_DEGREE + 1)] * ENTRIES
@@ -206,8 +206,8 @@ def _by_power(rows: Sequence[Sequence[float]]) -> tuple[tuple[Const, ...], ...]:
 
 
 def _interpolated(f: Callable[[float], float], degree: int, low: float, high: float) -> list[float]:
-    """The coefficients of the polynomial that equals f at Chebyshev's points between `low` and `high`, by divided
-    differences."""
+    """The coefficients of the polynomial of degree `degree` that equals f at Chebyshev's points between `low` and
+    `high`, by divided differences."""
     count = degree + 1
     middle, half = (low + high) / 2, (high - low) / 2
     points = [middle + half * math.cos(math.pi * (k + 0.5) / count) for k in range(count)]

@@ -52,7 +52,7 @@ def _sampled(costs: Copies, m: Match) -> Value | None:
 
 
 def _as_vectors(x: Value, y: Value, costs: Copies) -> bool:
-    """Whether reading channels as vectors is worth the transposition of `x`."""
+    """Whether reading channels as vectors is worth the transposition of `x` to compute `y`."""
     channels = as_int(x.shape[1])
     sizes = [[as_int(d) for d in v.shape[2:]] for v in (x, y)]
     before, after = (math.prod(d or 0 for d in s) if None not in s else None for s in sizes)

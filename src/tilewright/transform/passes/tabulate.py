@@ -114,7 +114,8 @@ def _work(node: Node, target: Target) -> float:
 
 
 def _table(chains: _Chains, tables: dict[Value, Value], m: Match, v: Value) -> Value:
-    """Emit the values of `v` for all 8-bit numbers, [256]; [] if `v` is one number."""
+    """Emit the values of `v` for all 8-bit numbers, [256], and return them; [] if `v` is one number. `tables` has the
+    ones that were emitted before."""
     if v not in tables:
         if v in chains.producers:
             node = chains.producers[v]

@@ -124,7 +124,8 @@ def _capturing(
     params: Sequence[Value],
     constants: Mapping[Value, Node],
 ) -> Graph:
-    """The body with captures of `inputs` and `params`, in this order; values that it reads are renamed by `sources`."""
+    """The body with its first `leading` inputs, then captures of `inputs` and `params`, in this order; values that it
+    reads are renamed by `sources`."""
     used_names = {v.name for v in body.inputs[:leading]} | {v.name for n in body.nodes for v in n.outputs}
     inner = {outer: Value(fresh_name(outer.name, used_names), outer.type) for outer in (*inputs, *params)}
     used = used_values(body)

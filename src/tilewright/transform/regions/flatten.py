@@ -121,7 +121,8 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
 
 
 def _row(stack: Value, at: Expr) -> Place:
-    """The place of an iteration's element in a sequence or in a collected result."""
+    """The place of element number `at` of `stack`, a sequence or a collected result of a loop. Raises UnsupportedError
+    if it is no polynomial of sizes."""
     start = at * product(stack.shape[1:])
     if polynomial(start) is None:
         raise UnsupportedError("a loop over elements of such a size is not supported", where=stack.name, got=start)

@@ -61,7 +61,7 @@ class _Optimiser:
         return replace(graph, nodes=tuple(nodes))
 
     def optimised(self, node: Node, fixed: Collection[Value]) -> Node:
-        """The node with its bodies after all passes."""
+        """The node with its bodies after all passes; `fixed` are the values that depend on weights alone."""
         result = region(node)
         params = result.captured[result.inputs :]
 

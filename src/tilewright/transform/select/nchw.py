@@ -26,9 +26,9 @@ def conversion(value: Value, target: Target) -> float:
 
 
 def row_major_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
-    """The values that no node needs in channel blocks, with whether some reader needs them as NCHW. Such a value
-    reaches only outputs, operators on NCHW tensors, and 1x1 convolutions whose results are such values, directly or
-    through pointwise operators. `blocking` are the operators that are faster with blocked inputs."""
+    """For each value that no node needs in channel blocks, whether some reader needs it as NCHW. Such a value reaches
+    only outputs, operators on NCHW tensors, and 1x1 convolutions whose results are such values, directly or through
+    pointwise operators. `blocking` are the operators that are faster with blocked inputs."""
     fixed, ends = fixed_values(graph), set(graph.outputs)
     users = graph.consumers()
     result: dict[Value, bool] = {}

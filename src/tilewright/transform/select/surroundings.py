@@ -32,8 +32,8 @@ are within "f4", six within "exact"."""
 
 @dataclass(frozen=True, slots=True)
 class InBlocks:
-    """The operators on channel blocks for which layout assignment has rules (`layout/assign.py`): those that are faster
-    with blocked inputs, and those that work on blocked inputs."""
+    """The operators on channel blocks for which layout assignment has rules (`layout/assign.py`): operators that are
+    faster with blocked inputs, and operators that work on blocked inputs."""
 
     wanting: frozenset[str]
     following: frozenset[str]
@@ -41,10 +41,10 @@ class InBlocks:
 
 @dataclass(slots=True)
 class Surroundings:
-    """The facts about a graph that selection uses: values in `fixed` depend on weights alone, those in `blocked` will
-    probably lie in channel blocks, those in `row_major_use` are used as NCHW. `weight_bytes`, of all weights of the
-    model, determine the level of memory that weights come from; `other_bytes` of them belong to nodes whose choice does
-    not change their size."""
+    """The facts about a graph that selection uses: values in `fixed` depend on weights alone, values in `blocked` will
+    probably lie in channel blocks, and values in `row_major_use` are used as NCHW. `weight_bytes`, of all weights of
+    the model, determine the level of memory that weights come from; `other_bytes` of them belong to nodes whose choice
+    does not change their size."""
 
     graph: Graph
     target: Target
