@@ -158,6 +158,31 @@ def test_tiles_with_rows_or_columns_missing_are_moved_by_functions(
         np.testing.assert_array_equal(y, x[:, :columns].T)
 
 
+@pytest.mark.parametrize("value", ["t{v}[i, k]", "t{v}[i, k] * 2.0"])
+@pytest.mark.parametrize(("rows", "width"), [(16, 13), (13, 13), (8, 2), (3, 3), (16, 1), (16, 16)])
+def test_rows_that_are_missing_are_zero(rows: int, width: int, value: str) -> None:
+    """The last rows of a tile that is written in lines of 16: it is transposed by shuffles, like a whole one."""
+    target = Target.parse("znver4")
+    copies = "".join(
+        f"alloc t{v}: f32[16, 16] in local {{ for i in 0..{rows} unrolled {{ for k in 0..16 vectorized {{ "
+        f"t{v}[i, k] = a[{v * rows} + i, k] }} }} for k in 0..16 unrolled {{ for i in 0..16 vectorized {{ "
+        f"y[{v}, k, i] = select(i < {width}, {value.format(v=v)}, 0.0) }} }} }} "
+        for v in range(2)
+    )
+    func = parse_func(f"func @f(a: f32[{2 * rows}, 40], y: f32[2, 16, 16]) {{ {copies} }}")
+    text = emit_llvm(func, target)
+    assert "insertelement" not in text or width == 1
+    assert text.count("call void @tile.0(") == (0 if "*" in value else 2)
+    x = np.random.default_rng(0).standard_normal((2 * rows, 40), np.float32)
+    y = np.full((2, 16, 16), np.nan, np.float32)
+    if host().has("avx512f"):
+        run(func, x, y, target=target)
+        expected = np.zeros_like(y)
+        for v in range(2):
+            expected[v, :, :width] = x[v * rows : v * rows + width, :16].T * (2 if "*" in value else 1)
+        np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize("change", ["+ 1.0", "masked", "other columns"])
 def test_what_is_no_whole_tile_is_written_where_it_stands(change: str) -> None:
     """Sums, conditions and columns in another order are no tile that a function moves."""

@@ -58,14 +58,18 @@ def load(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Value:
     access = classify(s, buffer_offset(s, buffer, indices))
     if s.lanes is None or (access.steps is not None and not any(access.steps)):
         return Value(t, (_load_scalar(s, buffer, access.base),))
-    known = s.on is not None and access.steps is not None
-    if s.on is not None and access.steps is not None:
-        access = Access(access.base, _where_on(access.steps, s.on))
+    on = s.on if access.steps is not None else None
+    own = access
+    if on is not None and access.steps is not None:
+        access = Access(access.base, _where_on(access.steps, on))
     parts = []
     start = 0
     for k, width in enumerate(s.lanes.widths):
-        mask = None if s.mask is None or known else s.parts(s.mask)[k]
-        if mask is None:
+        mask = None if s.mask is None or on is not None else s.parts(s.mask)[k]
+        column = None if on is None else _column_on(s, buffer, own, start, on[start : start + width])
+        if column is not None:
+            parts.append(column)
+        elif mask is None:
             parts.append(_load_vector(s, buffer, access, k, start, width))
         else:
             parts.append(_load_masked(s, buffer, access, k, start, width, mask))
@@ -241,10 +245,28 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     return _gather(s, t, pointers, width, splat_literal("true", "i1"))
 
 
-def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int, *, whole: bool = True) -> str | None:
+def _column_on(s: State, buffer: Buffer, access: Access, start: int, on: tuple[bool, ...]) -> str | None:
+    """The lanes `start` to `start + len(on)` of an access that goes down a column of a tile some of whose rows have not
+    been written: those of lanes that are not `on`, whose elements are arbitrary. None for other accesses, and for
+    integers, since a division by an arbitrary one is undefined."""
+    if sum(on) < 2 or buffer.dtype.kind != "float":
+        return None
+    return _tile_column(s, buffer, access, start, len(on), on=on)
+
+
+def _tile_column(
+    s: State,
+    buffer: Buffer,
+    access: Access,
+    start: int,
+    width: int,
+    *,
+    whole: bool = True,
+    on: tuple[bool, ...] | None = None,
+) -> str | None:
     """The lanes `start` to `start + width` of an access that goes down a column of a square tile in an allocation of
     this function, shuffled from the tile's rows; None for other accesses. If not `whole`, only the rows of lanes that
-    are on need to have been written."""
+    are on need to have been written; with `on`, those of the lanes that are on in it."""
     pointer, base = s.pointer(buffer), as_constant(access.base)
     assert access.steps is not None
     steps = access.steps[start : start + width]
@@ -257,12 +279,15 @@ def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: in
     row, j = divmod(base + steps[0], n)
     top = row - row % n
     there = min(n, pointer.elements // n - top)
-    if row % n + width > n or there < (n if whole else 1):
+    least = n if whole else 1
+    if on is not None:
+        least = row % n + max(k for k, x in enumerate(on) if x) + 1
+    if row % n + width > n or there < least:
         return None
     as_bytes = _is_part_of_a_byte(buffer.dtype)
     t = u8 if as_bytes else buffer.dtype
-    rows = [_load_row(s, buffer, constant((top + r) * n), n) for r in range(there)]
-    rows += ["poison"] * (n - there)
+    read = range(there) if on is None else [row % n + k for k, x in enumerate(on) if x]
+    rows = [_load_row(s, buffer, constant((top + r) * n), n) if r in read else "poison" for r in range(n)]
     known = s.places[-1].shuffles
 
     def shuffle(a: str, b: str, picks: tuple[int, ...]) -> str:

@@ -13,7 +13,7 @@ of its time on their shuffles. LLVM inlines a function that is called only once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import gcd
+from math import copysign, gcd
 
 from tilewright.codegen.llvm.address import address, offset
 from tilewright.codegen.llvm.polynomial import Poly
@@ -21,7 +21,7 @@ from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.transpose import SIZES, column, fenced
 from tilewright.codegen.llvm.values import memory_type, vector_literal
 from tilewright.ir.dtype import DType, boolean
-from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import Allocate, For, Seq, Stmt, Store
 from tilewright.ir.rewrite import variables
 from tilewright.native.text import Writer
@@ -54,7 +54,7 @@ def emit_transposed(s: State, stmt: Allocate) -> bool:
     fill, drain = map(_moves, body.stmts)
     if fill is None or drain is None:
         return False
-    source, tile, result = fill.store.value, drain.store.value, drain.store
+    source, (tile, on), result = fill.store.value, _lanes_on(drain), drain.store
     if (
         not isinstance(source, Load)
         or not isinstance(tile, Load)
@@ -63,7 +63,7 @@ def emit_transposed(s: State, stmt: Allocate) -> bool:
     ):
         return False
     n = fill.lanes
-    fits = n in SIZES.get(t.itemsize, ()) and n >= FEWEST and drain.lanes <= fill.rows <= n and drain.rows <= n
+    fits = n in SIZES.get(t.itemsize, ()) and n >= FEWEST and on <= fill.rows <= n and max(drain.lanes, drain.rows) <= n
     if not fits or fill.store.buffer != stmt.buffer or tile.buffer != stmt.buffer or s.target.lanes(t.itemsize) < n:
         return False
     if {source.buffer, result.buffer} & {stmt.buffer}:
@@ -74,7 +74,7 @@ def emit_transposed(s: State, stmt: Allocate) -> bool:
         return False
     if put != ({}, {(): n}, 1) or got != ({}, {(): 1}, n) or here[2] != 1 or there[2] != 1:
         return False
-    _call(s, t, n, fill, drain, (source.buffer, here), (result.buffer, there))
+    _call(s, t, n, fill, drain, on, (source.buffer, here), (result.buffer, there))
     s.forget_loads(result.buffer)
     return True
 
@@ -115,6 +115,16 @@ def _moves(s: Stmt) -> _Moves | None:
     return _Moves(s.var, rows, inner.var, lanes, inner.body)
 
 
+def _lanes_on(drain: _Moves) -> tuple[Expr, int]:
+    """The value that `drain` stores in its first lanes, and the number of these; in its last lanes it may store 0,
+    where a tile has fewer rows."""
+    match drain.store.value:
+        case Op("select", (Op("lt", (lane, Const(count))), value, Const(zero))) if lane is drain.lane:
+            if count >= 1 and zero == 0 and copysign(1, zero) > 0:
+                return value, min(int(count), drain.lanes)
+    return drain.store.value, drain.lanes
+
+
 _Parts = tuple[Poly, Poly, int]
 
 
@@ -142,7 +152,14 @@ def _parts(s: State, buffer: Buffer, indices: tuple[Expr, ...], moves: _Moves) -
 
 
 def _call(
-    s: State, t: DType, n: int, fill: _Moves, drain: _Moves, source: tuple[Buffer, _Parts], to: tuple[Buffer, _Parts]
+    s: State,
+    t: DType,
+    n: int,
+    fill: _Moves,
+    drain: _Moves,
+    on: int,
+    source: tuple[Buffer, _Parts],
+    to: tuple[Buffer, _Parts],
 ) -> None:
     operands, aligns, steps = [], [], []
     for name, (buffer, (base, step, _)) in (("%from", source), ("%to", to)):
@@ -152,7 +169,8 @@ def _call(
         moved = offset(s, step)
         steps.append(str(literal) if literal is not None else f"{name}.step")
         operands.append(f"ptr {where}, i64 {moved}")
-    body = _body(s, t, n, (fill.rows, drain.lanes, drain.rows), (steps[0], steps[1]), (aligns[0], aligns[1]))
+    sizes = (on if on < drain.lanes else fill.rows, drain.lanes, drain.rows)
+    body = _body(s, t, n, sizes, (steps[0], steps[1]), (aligns[0], aligns[1]))
     s.out.effect(f"call void {s.out.tile(body)}({', '.join(operands)})")
 
 
@@ -161,11 +179,12 @@ def _body(
 ) -> str:
     """The instructions of a function that transposes a tile: `sizes` are the numbers of rows, of lanes stored and of
     results, `steps` the distances between rows and between results, in elements, and `aligns` their alignments in
-    bytes; a row has `n` elements of type `t`."""
+    bytes; a row has `n` elements of type `t`. Lanes without a row are zero."""
     rows, lanes, results = sizes
     out, element, row = Writer(), memory_type(t), memory_type(t, n)
     known: dict[tuple[str, str, tuple[int, ...]], str] = {}
     fence = fenced(out, s.target, t, n)
+    none = "zeroinitializer" if lanes > rows else "poison"
 
     def places(first: str, step: str, count: int) -> Iterator[str]:
         place = first
@@ -176,7 +195,7 @@ def _body(
             yield place
 
     def shuffle(a: str, b: str, picks: tuple[int, ...]) -> str:
-        if a == b == "poison":
+        if a == b == none:
             return a
         if (a, b, picks) not in known:
             lanes = f"<{len(picks)} x i32> {vector_literal(picks, 'i32')}"
@@ -185,11 +204,11 @@ def _body(
 
     def fence_once(a: str) -> str:
         if (a, a, ()) not in known:
-            known[a, a, ()] = a if a == "poison" else fence(a)
+            known[a, a, ()] = a if a == none else fence(a)
         return known[a, a, ()]
 
     vectors = [out.inst(f"load {row}, ptr {place}, align {aligns[0]}") for place in places("%from", steps[0], rows)]
-    vectors += ["poison"] * (n - rows)
+    vectors += [none] * (n - rows)
     for j, place in enumerate(places("%to", steps[1], results)):
         result = column(vectors, j, shuffle, t.itemsize, fence_once)
         if lanes < n:
