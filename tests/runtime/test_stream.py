@@ -54,6 +54,43 @@ def test_coroutines(model: Model) -> None:
         asyncio.run(fails())
 
 
+def test_a_call_is_a_coroutine(model: Model) -> None:
+    want = model(rows(5))[0]
+    assert np.array_equal(asyncio.run(model.call_async(rows(5)))[0], want)
+    assert np.array_equal(asyncio.run(model.stream().call_async(rows(5)))[0], want)
+    with pytest.raises(CallError, match="wrong element type"):
+        asyncio.run(model.call_async(np.zeros(3)))
+
+    async def shared() -> list[tuple[np.ndarray, ...]]:
+        pending = model.call_async(rows(5))
+        tasks = [asyncio.create_task(pending) for _ in range(3)]
+        waited = await asyncio.wait_for(pending, 10)
+        return [*await asyncio.gather(*tasks), waited, await pending, await asyncio.shield(pending), pending.result()]
+
+    assert all(np.array_equal(y[0], want) for y in asyncio.run(shared()))
+
+
+def test_a_task_of_a_call_is_cancelled_with_it(model: Model) -> None:
+    stream = model.stream()
+    gate = threading.Event()
+
+    async def run() -> None:
+        stream.call_async(rows(1)).result(10)  # its thread runs
+        assert stream._background is not None
+        blocking = stream._background.submit(lambda: gate.wait(10), (), None, {})
+        second = stream.call_async(rows(2))
+        task = asyncio.create_task(second)
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        gate.set()
+        await blocking
+        assert second.cancelled()
+
+    asyncio.run(run())
+
+
 def test_cancelled_before_it_begins(model: Model) -> None:
     stream = model.stream()
     entered, gate = threading.Event(), threading.Event()

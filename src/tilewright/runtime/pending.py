@@ -1,6 +1,7 @@
 """`Pending`: a call that another thread makes, whose result can be awaited.
 
     y = await model.call_async(x)                    in a coroutine: the event loop goes on meanwhile
+    y = asyncio.run(model.call_async(x))             where no event loop runs yet
     pending = model.call_async(x)                    anywhere else
     y = pending.result(timeout=1.0)
 
@@ -15,18 +16,39 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from tilewright.support.machine import usable_cpus
 
 
-class Pending(Future[Any]):
-    """A `concurrent.futures.Future` that coroutines can await as well."""
+class Pending(Future[Any], Coroutine[Any, Any, Any]):
+    """A `concurrent.futures.Future` that coroutines can await as well, several of them and more than once; and a
+    coroutine, so that `asyncio.run(model.call_async(x))` and `asyncio.create_task` take it as it is."""
 
     def __await__(self) -> Generator[Any, None, Any]:
         return asyncio.wrap_future(self).__await__()
+
+    def send(self, value: Any) -> Any:
+        """Go on until the next wait, as a coroutine does. Raises StopIteration with the result, or the call's error."""
+        return self._waiting().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Raise an error where the task waits. A cancelled task cancels a call that has not begun."""
+        return self._waiting().throw(*error)
+
+    def close(self) -> None:
+        """Forget the tasks that wait. The call goes on."""
+        self.__dict__.pop("_tasks", None)
+
+    def _waiting(self) -> Generator[Any, None, Any]:
+        # Each task has its own wait: several may have been created of this call.
+        tasks: dict[Any, Generator[Any, None, Any]] = self.__dict__.setdefault("_tasks", {})
+        task = asyncio.current_task()
+        if task not in tasks:
+            tasks[task] = self.__await__()
+        return tasks[task]
 
 
 _live: weakref.WeakSet[Background] = weakref.WeakSet()
