@@ -97,13 +97,19 @@ def test_complex_numbers_beside_integers_and_booleans() -> None:
     check_functions(mixed, make=lambda n: (torch.randn(n, 5, 4),), tolerance=1e-5)
 
 
-def test_magnitudes_where_squares_overflow() -> None:
-    imported = import_model(
-        Functional(lambda x: torch.view_as_complex(x).abs()), example=torch.zeros(5, 2), dynamic=None
-    )
-    x = torch.tensor([[3e30, 4e30], [0.0, 0.0], [3e-30, 4e-30], [float("nan"), 1.0], [-5.0, 0.0]])
-    (y,) = interpreted(imported, x)
-    np.testing.assert_allclose(y, torch.view_as_complex(x).abs(), rtol=1e-6)
+def test_magnitudes_and_angles_at_the_ends() -> None:
+    """Where squares overflow or vanish, at zeros with signs, infinities (a magnitude of which is infinite even beside
+    NaN) and NaN."""
+    ends = [0.0, -0.0, 1.0, -5.0, 3e30, 4e30, 3e-30, 4e-30, float("inf"), -float("inf"), float("nan")]
+
+    def function(x: Any) -> Any:
+        y = torch.view_as_complex(x)
+        return y.abs(), y.angle()
+
+    x = torch.tensor([[a, b] for a in ends for b in ends])
+    ours = interpreted(import_model(Functional(function), example=x, dynamic=None), x)
+    for result, wanted in zip(ours, function(x), strict=True):
+        np.testing.assert_allclose(result, wanted, rtol=1e-6)
 
 
 def test_what_is_refused() -> None:

@@ -357,6 +357,15 @@ def test_parameters_without_a_shape() -> None:
         read(nn.LazyLinear(4), torch.zeros(2, 8))
 
 
+def test_modules_of_torchscript_are_refused() -> None:
+    """The whole module by name; one that holds a traced module is exported."""
+    traced = torch.jit.trace(nn.Linear(3, 2), torch.zeros(1, 3))
+    for module in (traced, torch.jit.script(nn.Linear(3, 2))):
+        with pytest.raises(ModelError, match="does not export TorchScript: got"):
+            read(module, torch.zeros(2, 3))
+    assert read(nn.Sequential(traced), torch.zeros(2, 3)).graph.inputs
+
+
 def test_examples_of_arrays_that_are_no_tensors_memory() -> None:
     backwards = np.arange(6, dtype=np.float32).reshape(2, 3)[:, ::-1]
     for example in (backwards, backwards.astype(BY_NAME["bf16"].numpy)):

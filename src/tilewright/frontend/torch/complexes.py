@@ -195,18 +195,6 @@ def exponential(n: Call, x: Complex) -> Complex:
     return polar(n, n.emit("exp", x.re), x.im)
 
 
-@rule("abs")
-def magnitude(n: Call, x: Complex) -> Value:
-    """The absolute value of a complex tensor: the larger part times the root of 1 + (smaller / larger)^2, which does
-    not overflow where the sum of the squares would."""
-    a, b = (n.emit("abs", p) for p in x.parts)
-    large, small = n.emit("max", a, b), n.emit("min", a, b)
-    share = n.emit("div", small, large)
-    root = n.emit("sqrt", n.emit("add", n.like(1, a), n.emit("mul", share, share)))
-    zero = n.emit("eq", small, n.like(0, a))  # NaN parts stay NaN: the comparison is false
-    return n.emit("select", zero, large, n.emit("mul", large, root))
-
-
 @rule("_to_copy", "to", "_to_dtype")
 def converted(n: Call, x: Any, *arguments: Any, dtype: Any = None, **retained: Any) -> Complex:
     if isinstance(x, Complex):

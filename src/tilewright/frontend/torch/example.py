@@ -66,6 +66,9 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
         hint = "call the module once with an example of its inputs"
         raise CallError("parameters have no shape yet", got=", ".join(lazy), hint=hint)
 
+    if isinstance(module, torch.jit.ScriptModule):
+        hint = "compile the nn.Module that it was scripted or traced from"
+        raise ModelError("PyTorch does not export TorchScript", got=type(module).__name__, hint=hint)
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     if isinstance(example, Mapping) and _keywords(module, example):

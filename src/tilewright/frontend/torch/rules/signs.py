@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
+from tilewright.frontend.torch import complexes
 from tilewright.frontend.torch.call import Call, Operand
+from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import DType, boolean, i16, i32, i64
 from tilewright.ir.graph import Value
@@ -135,3 +137,15 @@ def hypot(n: Call, a: Value, b: Value) -> Value:
     result = n.emit("mul", high, root)
     endless = n.emit("or", n.emit("detect_inf", x), n.emit("detect_inf", y))
     return n.emit("select", endless, n.like(math.inf, result), result)
+
+
+@complexes.rule("abs")
+def magnitude(n: Call, x: Complex) -> Value:
+    """The absolute value of a complex tensor, infinite if a part is."""
+    return hypot(n, x.re, x.im)
+
+
+@complexes.rule("angle")
+def complex_angle(n: Call, x: Complex) -> Value:
+    """The angle of a complex tensor, in radians from -pi to pi."""
+    return n.emit("atan2", x.im, x.re)
