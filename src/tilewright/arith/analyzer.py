@@ -203,7 +203,8 @@ class Analyzer:
         return len(terms) + (constant != 0) > 1 and any(self.of_data(t) for t in terms)
 
     def _simplify_i64(self, e: Op) -> Expr:
-        """Operators that are not linear: minimum, maximum, select and the rest."""
+        """The simplified form of an i64 expression whose operator is not linear: minimum, maximum, select and
+        others."""
         name = e.name
         if name == "min" or name == "max":
             return self._extremum(name, e)

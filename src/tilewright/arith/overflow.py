@@ -63,8 +63,8 @@ def exact(e: Expr, values: Mapping[Var, int]) -> int | None:
 
 
 def guarded(e: Expr) -> Expr:
-    """`e`, a size, or an expression that is -1 where it may exceed i64: symbols of tensors without elements can have
-    any value."""
+    """The size `e`, or an expression that is `e` where it fits into i64 and -1 where it may exceed it: symbols of
+    tensors without elements can have any value."""
     size = _magnitude(e)
     if isinstance(size, Const):
         return e
@@ -72,7 +72,8 @@ def guarded(e: Expr) -> Expr:
 
 
 def held(e: Expr) -> Expr:
-    """The condition `e`, which is false where a number in it may exceed i64."""
+    """The condition `e` and, for each integer that it compares, the condition that this does not exceed i64: the result
+    is false where a number would wrap."""
     compared = [a for part in walk_expr(e) if part.dtype is boolean for a in part.children if a.dtype is i64]
     sizes = [size for size in map(_magnitude, compared) if not isinstance(size, Const)]
     return all_of([*(size <= const(TOO_LARGE, f64) for size in sizes), e])

@@ -209,7 +209,7 @@ def shape_text(dtype: str, shape: Sequence[object]) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """1234567 -> "1.18 MiB"."""
+    """A number of bytes as text in a unit that suits it: 1234567 is "1.18 MiB"."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"

@@ -58,7 +58,8 @@ def _multiples(conditions: tuple[Expr, ...]) -> dict[Expr, Expr]:
 
 
 def dim(value: Any) -> Expr:
-    """A dimension in canonical form: types are compared by identity of their dimensions."""
+    """A dimension, a number or an expression, in canonical form: equal dimensions are then one object, as types compare
+    dimensions by identity."""
     e = as_expr(int(value) if isinstance(value, np.integer) else value)
     if isinstance(e, Const) or not e.children:
         return e

@@ -29,12 +29,13 @@ def cosine(updates: int, last: float = 0.0) -> Schedule:
 
 
 def exponential(factor: float) -> Schedule:
-    """Multiplied by `factor` at every update (ExponentialLR)."""
+    """A schedule by which the learning rate is multiplied by `factor` at every update (PyTorch's ExponentialLR)."""
     return lambda count: factor**count
 
 
 def steps(milestones: Sequence[int], factor: float = 0.1) -> Schedule:
-    """Multiplied by `factor` at each milestone (MultiStepLR)."""
+    """A schedule by which the learning rate is multiplied by `factor` at each of the updates `milestones` (PyTorch's
+    MultiStepLR)."""
     at = sorted(milestones)
     return lambda count: factor ** sum(count >= m for m in at)
 

@@ -147,7 +147,8 @@ class _Want:
     needed: _Axis | _Dim | None = None
 
     def drop(self, joints: _Joints) -> None:
-        """Remove the joint from `joints` if the joint that it needs is not among them."""
+        """Remove from `joints` what cannot be joined: a pair of indices if the dimensions `needed` are not joined, or a
+        pair of dimensions if the indices `needed` are not."""
         if self.axis is not None and self.needed not in joints.dims:
             joints.axes.discard(self.axis)
         if self.dim is not None and self.needed not in joints.axes:

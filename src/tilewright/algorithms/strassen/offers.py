@@ -23,7 +23,8 @@ allows it for any rows."""
 
 
 def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a 1x1 convolution with Strassen's method over strips of its pixels added."""
+    """`options`, the ways to compute the 1x1 convolution `node`, with Strassen's method over strips of its pixels
+    added."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, *window = (as_int(d) or 0 for d in w.shape)
@@ -46,7 +47,8 @@ def with_strips(enclosing: Surroundings, node: Node, options: list[Option]) -> l
 
 
 def with_quarters(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options of a matrix product with Strassen's method added; the direct product gets an estimate too."""
+    """`options`, the ways to compute the matrix product `node`, with Strassen's method added; the direct product gets
+    an estimate too."""
     quarters = quartered(enclosing, node)
     if quarters is None:
         return options

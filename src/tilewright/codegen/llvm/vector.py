@@ -189,7 +189,8 @@ class Checker:
         return True
 
     def _same_lane(self, a: _Access, b: _Access) -> bool:
-        """Whether the two accesses can meet only in the same lane."""
+        """Whether two accesses of a buffer, of which one is a store, concern one element only if they are in one lane,
+        so that the order of lanes does not matter."""
         if not any(self._varies(i) for i in (*a.indices, *b.indices)):
             return a is b  # One location, the same values from every lane.
         if a is b and not self.has_loops and not any(x.buffer == a.buffer and x is not a for x in self.accesses):

@@ -160,7 +160,7 @@ def _distinct(n: Emitter, places: Value, rank: int, of: Value) -> Value:
 
 
 def _times_named(n: Emitter, places: Value, rank: int) -> Value:
-    """i64[rank]: how many times each axis occurs in `places`."""
+    """A vector i64[rank] with the number of times that each axis occurs in `places`."""
     along = n.emit("range", start=0, step=1, size=rank, dtype=i64)
     same = n.emit("eq", n.reshape(places, (places.shape[0], 1)), n.reshape(along, (1, rank)))
     return n.emit("reduce_sum", n.cast(same, i64), axes=(0,), keepdims=False)

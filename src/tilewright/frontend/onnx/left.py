@@ -87,7 +87,7 @@ class Left:
         self._file.close()
 
     def whole(self) -> bytes:
-        """All of the file."""
+        """The bytes of the whole file, with the tensors that were left in it."""
         return self._bytes(0, self.size)
 
     def rest(self) -> bytes | None:

@@ -42,7 +42,7 @@ class Item:
 
     @property
     def is_symbolic(self) -> bool:
-        """Known, but with expressions among its elements."""
+        """Whether the item's elements are known, but some of them are expressions of symbols."""
         return self.known is not None and self.known.dtype == object
 
 

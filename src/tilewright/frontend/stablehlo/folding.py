@@ -104,7 +104,7 @@ def _not_negative(call: Call, a: Any) -> None:
 
 
 def _part(a: Any) -> Expr:
-    """max(a, 0) of a size."""
+    """The size `a`, or 0 where it is negative."""
     if decide(apply("ge", a, 0)):
         return as_expr(a)
     return as_expr(0) if decide(apply("le", a, 0)) else dim(maximum(a, 0))

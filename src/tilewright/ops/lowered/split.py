@@ -55,7 +55,8 @@ nothing, as the omitted terms are larger."""
 
 
 def passes(terms: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """The pairs of pieces of a product of `terms` terms, grouped by passes over the depth."""
+    """The pairs of pieces (of the first factor, of the second) whose products are summed to a product of `terms` terms,
+    grouped by passes over the depth."""
     first = TOGETHER[terms]
     return tuple(part for part in (TERMS[terms][:first], TERMS[terms][first:]) if part)
 

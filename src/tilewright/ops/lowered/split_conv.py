@@ -82,7 +82,7 @@ def versions(node: Node) -> tuple[Version, ...]:
 
 
 def _ordinary(attrs: ConvPiecesAttrs) -> tuple[str, ConvBlockedAttrs | ConvWindowsAttrs]:
-    """(operator, attributes) of the convolution in f32."""
+    """(operator, attributes) of the convolution in f32 that has the strides, dilations, pads and groups of `attrs`."""
     steps, channels, block = (attrs.strides, attrs.dilations, attrs.pads), attrs.channels, attrs.rows
     if attrs.groups > 1:
         return "lowered.conv_windows", ConvWindowsAttrs(*steps, attrs.groups, channels, out_block=block)

@@ -78,7 +78,8 @@ def panels(structure: Structure) -> tuple[Stage, Stage]:
 
 
 def packed_anew(structure: Structure, result: Operands) -> tuple[Added, ...]:
-    """The excess work that packing states: query heads that share keys and values pack them once each."""
+    """The excess work that packing keys and values states to the check of operations: each query head packs them again,
+    also where several heads share them."""
     each = result.attrs.heads // result.attrs.groups
     points = {stage.name: prod(number(it.extent) for it in stage.spatial) for stage in panels(structure)}
     return tuple(Added(name, "each panel", each * n) for name, n in points.items() if each > 1)

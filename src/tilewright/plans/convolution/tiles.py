@@ -50,8 +50,8 @@ def side(extent: Expr) -> int:
 
 
 def share_of(sides: Iterable[Expr]) -> float:
-    """The factor that turns this module's estimates into those of other plans, which count each symbolic height or
-    width as `SYMBOL`, where this one takes `side` of it."""
+    """The factor by which this module's estimates are multiplied to compare them with other plans' estimates: these
+    count each symbolic one of `sides`, the heights and widths, as `SYMBOL`, this module as `side` of it."""
     return prod(SYMBOL / side(d) for d in sides if as_int(d) is None)
 
 

@@ -39,8 +39,8 @@ class _Done:
     stored: Buffer | None = None
 
     def loaded(self, load: Load) -> float:
-        """How often `load`, which is part of the expression, is executed: fewer times than the expression if unrolled
-        copies share it."""
+        """The number of times that `load`, which is part of the expression, is executed: fewer times than the
+        expression if unrolled copies share it."""
         used = {v for index in load.indices for v in variables(index)}
         return self.times / prod(extent for var, extent in self.copies.items() if var not in used)
 

@@ -142,7 +142,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def product_of(anchor: Stage, rows: int, notes: Sequence[Note], target: Target) -> Product:
-    """The problem of a product stage with `rows` rows, in a function with these notes."""
+    """The sizes of the product that the stage `anchor` computes for `rows` rows, by which tiles are estimated; `notes`
+    are the notes of its function."""
     own = prod(number(it.extent) for it in anchor.spatial[:-1] if it in weight_iters(anchor))
     columns, depth = (as_int(it.extent) or 64 for it in (anchor.spatial[-1], anchor.reduce[0]))
     itemsize, passing = anchor.writes[0].dtype.itemsize, working_set(0.0, notes, target)

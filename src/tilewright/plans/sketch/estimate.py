@@ -168,7 +168,7 @@ def traffic(stage: Stage, read: Sequence[Reading], tiling: Tiling, lanes: int, t
     touched: list[list[float]] = []
 
     def whole(k: int) -> float:
-        """The bytes that the loops from number `k` on read; fills in those of each load."""
+        """The bytes that the loops from number `k` on read; the bytes of each load are recorded on the way."""
         while len(touched) <= k:
             inside = _inside(order, len(touched))
             touched.append([r.touched(inside) for r in read])

@@ -48,7 +48,8 @@ class Tiling:
 
     @property
     def knobs(self) -> tuple[tuple[str, int], ...]:
-        """The knobs of the setting: an iterator's index counts from 1, 0 is none."""
+        """The knobs of the tiling, (name, number) each. A knob that names an iterator of the tile's rows or columns is
+        its number counted from 1, or 0 if there is none."""
         (a, n), (b, m) = (*((axis + 1, count) for axis, count in self.rows), (0, 1), (0, 1))[:2]
         pack = sum(1 << k for k in self.packed)
         return (

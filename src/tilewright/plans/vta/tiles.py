@@ -169,8 +169,9 @@ def cycles(t: Tile, s: Shape, timing: Timing = DEFAULT_TIMING) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The cycles of a tile's parts: the transfer of weights loaded before, the load of a chunk, its products, and the
-    tile's clearing, its arithmetic after the products, and its store."""
+    """The cycles of the parts of a tile: the transfer of weights that are loaded before it, the load of a chunk of
+    input, the products of a chunk, and then clearing the tile's sums, its arithmetic after the products, and its
+    store."""
 
     begin: float
     load: float

@@ -49,7 +49,8 @@ class _Chain:
 
 
 def batch_first(graph: Graph) -> Graph:
-    """The graph with batch-first attention wherever this removes transpositions."""
+    """The graph in which attention reads and writes batch-first sequences wherever this removes transpositions of its
+    inputs or its result."""
     walker = _Walker(graph)
     attentions = [n for n in graph.nodes if n.op == ATTENTION and POSITIONS_FIRST in n.of(AttentionAttrs).order]
     before = {n.output: walker.operands(n) for n in attentions}
@@ -79,7 +80,8 @@ def batch_first(graph: Graph) -> Graph:
 
 
 def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
-    """The result of a chain's nodes, emitted once more for the batch-first rows `source`."""
+    """Emit the nodes of `chain`, which lie between a transposition and attention, once more for `source`, the rows
+    before the transposition, batch first; returns the last value."""
     value = source
     for link in chain.links:
         node = link.node
@@ -94,7 +96,7 @@ def _straight(builder: GraphBuilder, chain: _Chain, source: Value) -> Value:
 
 
 class _Walker:
-    """Finds chains that begin or end at attention."""
+    """Finds chains of nodes that treat rows alike, between a transposition and an input or the result of attention."""
 
     def __init__(self, graph: Graph) -> None:
         self.producers = {v: n for n in graph.nodes for v in n.outputs}

@@ -49,7 +49,8 @@ def moved_scale(move: Node, scale: Shape) -> tuple[Shape, Shape] | None:
 
 
 def _reshaped(scale: Shape, old: list[int], new: list[int]) -> tuple[Shape, Shape] | None:
-    """The result of `moved_scale` for a reshape from sizes `old` to sizes `new`."""
+    """(the shape to broadcast scales of the shape `scale` to, their shape after the reshape) for a reshape from sizes
+    `old` to sizes `new`, as of `moved_scale`; None if they are not known."""
     if 0 in old or 0 in new:
         return None
     before, after = list(scale), [1] * len(new)

@@ -27,7 +27,8 @@ MAP = 4
 
 
 def keep_maps(graph: Graph) -> Graph:
-    """The graph with pointwise operators on maps instead of on lines."""
+    """The graph in which pointwise operators after 1-D convolutions work on the convolutions' 4-D maps [N, C, 1, L],
+    instead of on the lines [N, C, L] that a reshape makes of them."""
     maps: set[Value] = set()
 
     def on_maps(m: Match) -> Value | None:

@@ -35,7 +35,8 @@ class Pieces:
         return begin + (as_int(value.shape[self.axis]) or 0)
 
     def joined(self, other: Pieces) -> Pieces | None:
-        """The pieces of both; None if some of them overlap."""
+        """The pieces of both concatenations in one, in order; None if some of them overlap or they lie along different
+        axes."""
         both = Pieces(self.axis, tuple(sorted((*self.places, *other.places), key=lambda place: place[0])))
         meet = any(both.end(k) > both.places[k + 1][0] for k in range(len(both.places) - 1))
         return None if meet or self.axis != other.axis else both

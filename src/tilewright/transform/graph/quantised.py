@@ -116,7 +116,8 @@ class _Product:
         return self.cast(total, i32)
 
     def in_integers(self, node: Node) -> Value | None:
-        """Emit a product of dequantised values as one of their integers; None if that is not possible."""
+        """Emit the node, a product of dequantised values, as a product of the integers from which they were
+        dequantised, times the scales, and return it; None if that is not possible."""
         x, w = (None if v is None else self.quantised(v) for v in node.inputs)
         if x is None or w is None or x.integers in self.fixed:
             return None

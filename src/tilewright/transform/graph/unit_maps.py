@@ -29,7 +29,8 @@ def product_of_map(m: Match, maps: dict[Value, Value]) -> Value | None:
 
 
 def without_map(m: Match, maps: dict[Value, Value]) -> Value | None:
-    """Emit pointwise work on values in `maps` without the map dimensions; None for other nodes."""
+    """Emit a pointwise node once more without the spatial dimensions, which are all 1, of its operands, whose forms
+    without them are in `maps`; returns its result as a map. None for other nodes."""
     node = m.node
     first = next((v for v in node.inputs if v in maps), None)
     if first is None or len(node.outputs) != 1:

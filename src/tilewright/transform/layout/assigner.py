@@ -64,7 +64,7 @@ class Assigner:
             self.fixed.update(node.outputs)
 
     def follow(self, source: Value, *created: Value) -> None:
-        """Note that `created` values depend on weights alone if `source` does."""
+        """Note that the values `created` depend on weights alone if `source`, from which they were made, does."""
         if source in self.fixed:
             self.fixed.update(created)
 

@@ -46,8 +46,8 @@ def pointwise(a: Assigner, node: Node) -> bool:
 
 
 def follow(a: Assigner, value: Value, rank: int) -> Value | None:
-    """The form of `value`, an operand that broadcasts against blocked ones of `rank` dimensions; None if there is
-    none."""
+    """The value in the new graph that stands for `value`, an operand that broadcasts against operands of `rank`
+    dimensions with blocked channels; None if it cannot be written so that it does."""
     if value.type.rank == 0 or all(is_const(d, 1) for d in value.shape):
         return a.as_row_major(value)
     if value.type.rank > rank or value.type.rank < rank - 1:

@@ -67,7 +67,8 @@ def in_columns(graph: Graph, block: int) -> frozenset[Value]:
 def tied(
     result: AbstractSet[Value], makers: Mapping[Value, Node], readers: Mapping[Value, Sequence[Node]]
 ) -> list[set[Value]]:
-    """Divide the values `result` into sets that are connected by nodes other than products."""
+    """Divide the values `result` into sets whose members are connected by nodes other than products: `makers` has the
+    node that computes each value, `readers` the nodes that read it."""
     parts: list[set[Value]] = []
     for start in result:
         if any(start in part for part in parts):
@@ -225,7 +226,7 @@ def columns(a: Assigner, node: Node) -> bool:
 
 
 def linear(a: Assigner, node: Node) -> None:
-    """Emit a product by panels of a matrix as a 1x1 convolution."""
+    """Emit a product of a matrix, whose columns are in blocks, with weights, as a 1x1 convolution over its rows."""
     x, w = node.operands(2)
     source, name = blocks(a, x), node.output.name
     sizes = (x.shape[-1], node.output.shape[-1], source.shape[0], source.shape[2])
@@ -266,7 +267,8 @@ def linear(a: Assigner, node: Node) -> None:
 
 
 def weight_gradient(a: Assigner, node: Node) -> None:
-    """Emit a gradient of weights, a sum over rows, as one over pixels."""
+    """Emit a gradient of weights, a sum over the rows of two matrices in blocks of columns, as the gradient of a 1x1
+    convolution's filters, a sum over pixels."""
     left, right = node.operands(2)
     kinds = {"strides": (1, 1), "dilations": (1, 1), "window": (1, 1), "data": "narrow"}
     operands, name = (blocks(a, right), blocks(a, left)), node.output.name

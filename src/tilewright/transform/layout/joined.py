@@ -25,12 +25,14 @@ def as_rows(a: Assigner, x: Value, rows: int) -> Value:
 
 
 def join(a: Assigner, x: Value) -> Value:
-    """Emit a row-major value with all of its rows joined."""
+    """Emit the row-major value `x` as a matrix: all of its dimensions but the last are joined to one. Returns the
+    matrix."""
     return a.emit("reshape", (x,), {"shape": (product(x.shape[:-1]), x.shape[-1])}, f"{x.name}_joined")[0]
 
 
 def keep(a: Assigner, y: Value, result: Value) -> None:
-    """Record `result`, perhaps with joined rows, as the form of the value `y`."""
+    """Record that `result` is the value `y` in the new graph, row-major or as a matrix of joined rows, as its rank
+    says."""
     (a.row_major if result.type.rank == y.type.rank else a.joined)[y] = result
 
 

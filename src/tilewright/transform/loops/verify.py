@@ -47,7 +47,8 @@ class Known:
     indices: dict[tuple[Expr, Expr], bool] = field(default_factory=dict)
 
     def of(self, func: PrimFunc) -> Known:
-        """The known results, with the extents of the loops of another function."""
+        """The known results for use in a check of `func`: what is known of indices is dropped if its loops have other
+        extents."""
         extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
         if len(extents) != len(self.extents) or any(self.extents.get(v) is not n for v, n in extents.items()):
             self.extents, self.analyzer, self.indices = extents, Analyzer(extents), {}

@@ -135,7 +135,8 @@ def _polynomials(buffer: Buffer) -> tuple[Expr, ...]:
 
 
 def _polynomial(an: Analyzer, form: Form) -> Form:
-    """A polynomial that is at least `form`; `form` itself where none is found."""
+    """A linear form, at least as large as `form`, in which quotients and other operators are replaced by bounds, so
+    that it is a polynomial as far as bounds are known."""
     for atom, c in form[0].items():
         if type(atom) is not Op or atom.name == "mul":
             continue

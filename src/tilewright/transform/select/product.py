@@ -121,7 +121,8 @@ class Splitting:
 
     @staticmethod
     def of(node: Node, packed: bool) -> Splitting:
-        """The problem of a node for which `splits` is true."""
+        """The sizes of the matrix product `node`, which may be computed by bf16 pieces (`splits`); `packed` says
+        whether its weights are packed in panels."""
         x, w = node.inputs[:2]
         assert x is not None and w is not None
         depth, columns = as_int(x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]), as_int(node.output.shape[-1])

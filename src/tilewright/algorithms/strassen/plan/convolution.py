@@ -174,7 +174,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def in_strips(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
-    """The convolution `func` restated in strips of `sizes["rows"]` pixels. Raises ScheduleError for other functions."""
+    """The convolution `func`, by Strassen's method, restated in strips of `sizes["strip"]` pixels. Raises ScheduleError
+    for other functions."""
     structure = analyse(func)
     conv = structure.operator(CONV_STRASSEN)
     if conv is None:
