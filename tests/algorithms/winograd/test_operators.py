@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from tests.ops.oracle import by_expression, by_function, check, reference, type_of
-from tilewright import ops
+from tilewright import ops, te
 from tilewright.algorithms.winograd.operators.convolution import ConvWinogradAttrs, tiles_in_blocks
+from tilewright.ir.dtype import dtype
+from tilewright.ir.graph import TensorType
 
 LANES = 4
 
@@ -76,3 +78,13 @@ def test_expression_reference_and_ordinary_convolution_agree(case: tuple) -> Non
     for result in (computed, stated):
         (ordinary,) = reference("lowered.unblock_channels", [result], {"channels": filters})
         np.testing.assert_allclose(ordinary / scale, want / scale, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("of", "last"), [("f32", ["ci", "lane"]), ("i8", ["ci", "lane", "member"])])
+def test_loops_of_packed_filters_have_names(of: str, last: list[str]) -> None:
+    """Also those of codes, which have a dimension more."""
+    attrs = ops.attributes("lowered.pack_winograd", {"tile": 4, "stride": 1, "block": 4, "width": 4, "panels": 2})
+    pack, w = ops.get("lowered.pack_winograd"), te.placeholder((8, 8, 3, 3), of, "w")
+    assert pack.compute is not None
+    (packed,) = pack.compute([w], attrs, pack.infer([TensorType(dtype(of), w.shape)], attrs))
+    assert [axis.name for axis in packed.axis] == ["g", "i", "j", "p", "co", *last]

@@ -34,9 +34,10 @@ from tilewright.algorithms.winograd.plan.tiles import (
 )
 from tilewright.algorithms.winograd.selection import Winograd
 from tilewright.compiler import compile_graph
+from tilewright.ir.dtype import f32, u8
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.loops import For
+from tilewright.ir.loops import Allocate, For
 from tilewright.ir.notes import Prefetch, find
 from tilewright.ir.rewrite import walk
 from tilewright.plans import plan
@@ -45,6 +46,7 @@ from tilewright.targets.costs import Origin
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.graph.stored_codes import store_codes
 from tilewright.transform.loops import lower_loops, remainder
 from tilewright.transform.loops.portions import EvenBlocks
 from tilewright.transform.lower import lower_group
@@ -166,6 +168,25 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     assert result.max() <= MAX_DEVIATIONS
     assert np.sqrt((result[want > 0] ** 2).mean()) <= 1  # 1.1 to 1.3 if all 530 were summed at once
     assert np.abs(got - want).max() <= ERRORS["auto"] * want.max()
+
+
+def test_an_image_of_bytes_is_converted_where_strips_are_copied() -> None:
+    """A kernel that blocks channels itself converts them on the way: no map of floats stands in between."""
+    target = Target.parse("znver4")
+    block = target.vector_bits // 32
+    b = GraphBuilder("layer")
+    layout = {"tile": 4, "stride": 1, "block": block, "width": 2 * block, "panels": 2}
+    packed = ops.emit1(b, "lowered.pack_winograd", b.param("w", tensor(64, 64, 3, 3)), **layout)
+    x = ops.emit1(b, "cast", b.input("x", replace(tensor(1, 64, 56, 56), dtype=u8)), dtype=f32)
+    x = ops.emit1(b, "lowered.block_channels", x, block=block)
+    attrs = {"tile": 4, "window": 3, "stride": 1, "pads": (1, 1, 1, 1), "dilation": 1}
+    y = ops.emit1(b, "lowered.conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
+    graph = split_prepare(b.finish((y,))).run
+    (group,) = store_codes(fuse(graph, lambda conv, conversion: True), target, frozenset(graph.outputs))
+    assert [node.op for node in group.nodes] == ["cast", "lowered.block_channels", "lowered.conv_winograd"]
+    func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
+    buffers = [*func.params, *(s.buffer for s in walk(func.body) if isinstance(s, Allocate))]
+    assert [as_int(buffer.size) for buffer in buffers if buffer.dtype is f32].count(64 * 56 * 56) == 1  # the result
 
 
 def hints_of_blocks(target: Target, columns: int) -> tuple[list[Hint], int]:

@@ -30,7 +30,7 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import dtype, f64, i16
 from tilewright.ir.expr import Expr, all_of, as_int, call, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import dim, need, present
+from tilewright.ops.dims import dim, labelled, need, present
 from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS, UnblockAttrs, blocked, cropped, layout_name, panel_rows
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.classes import dataclass
@@ -104,7 +104,8 @@ def _pack_compute(
         channel = ci * number.group + member[0] if member else ci
         return rounded[g * together + p, co, i, j, channel, lane]
 
-    packed: Tensor = te.compute(types[0].shape, element, name="pack")
+    names = ("g", "i", "j", "p", "co", "ci", "lane", "member")[: len(types[0].shape)]
+    packed: Tensor = te.compute(types[0].shape, labelled(element, names), name="pack")
     return (packed,)
 
 
