@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -79,7 +80,11 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
         args = (pytree.tree_map(tensor, example),)
     if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))):
         wanted = "a tensor or a NumPy array, or a tuple, list or dict of arguments"
-        raise CallError("the example has no tensors", expected=wanted, got=type(example).__name__)
+        held = {type(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        classes = [kind.__name__ for kind in sorted(held, key=str) if is_dataclass(kind)]
+        register = f"torch.export.register_dataclass({classes[0]})" if classes else None
+        got = ", ".join(classes) or type(example).__name__
+        raise CallError("the example has no tensors", expected=wanted, got=got, hint=register)
     parameters = inspect.signature(module.forward).parameters
     try:
         inspect.signature(module.forward).bind(*args, **kwargs)

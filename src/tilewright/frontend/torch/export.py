@@ -38,6 +38,7 @@ from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.checks import ChecksAsNumbers, unchecked_distributions
 from tilewright.frontend.torch.example import Dims, Example, Trace, assignments, trace_inputs
 from tilewright.frontend.torch.inner import InnerGradients, InnerGradientsError
+from tilewright.frontend.torch.reasons import known_reason
 from tilewright.frontend.torch.restored import parameters_restored
 from tilewright.frontend.torch.spaced import OpenSteps
 from tilewright.frontend.torch.symbols import guards_of, guards_of_operators, holds, own_guards, traced_sizes
@@ -111,13 +112,9 @@ def export_module(
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
         raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
+    if reason := next((r for f in failures if (r := known_reason(type(module).__name__, f))), None):
+        raise reason from failures[0]
     refuse_example(module, example, training)
-    if any(map(_packs, failures)):
-        what = f"{type(module).__name__} packs sequences of several lengths, which PyTorch does not export"
-        hint = (
-            'pass padded sequences and their lengths, and ignore what is past them; or torch.compile(..., "tilewright")'
-        )
-        raise UnsupportedError(what, hint=hint) from failures[0]
     if numbers := _numbers(failures[0]):
         what = f"{type(module).__name__} cannot be exported with symbolic dimensions: it needs a number for "
         what += f"{', '.join(numbers)}, as a loop in Python over the steps of a sequence does"
@@ -197,21 +194,6 @@ def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict
         yield {**stated, **{n: replace(d, multiple=math.lcm(unit, d.multiple)) for n, d in others.items()}}
 
 
-def _packs(error: BaseException | None) -> bool:
-    """Whether an error stems from packed sequences (`pack_padded_sequence`) or a recurrent layer that gets them."""
-    while error is not None:
-        trace = error.__traceback__
-        while trace is not None:
-            file = trace.tb_frame.f_code.co_filename.replace("\\", "/")
-            if file.endswith("nn/utils/rnn.py"):
-                return True
-            if file.endswith("nn/modules/rnn.py") and trace.tb_frame.f_locals.get("batch_sizes") is not None:
-                return True
-            trace = trace.tb_next
-        error = error.__cause__ or error.__context__
-    return False
-
-
 def _numbers(error: Exception) -> list[str]:
     """The names of symbolic sizes that a module's code needs as Python numbers, from PyTorch's error: it loops over
     them, or passes them as float (for `scale=1 / x.shape[0]` PyTorch inserts the traced value, under a guard)."""
@@ -275,6 +257,8 @@ def refuse_example(module: torch.nn.Module, example: Example, gradients: bool = 
         return
     except Exception as error:  # the module's own code
         unskip(error)
+        if isinstance(error, torch._dynamo.exc.TorchDynamoException):  # of a compiled function, such as flex_attention
+            return
         arguments = (
             f"{x.name} {str(x.tensor.dtype).removeprefix('torch.')}{list(x.tensor.shape)}" for x in example.leaves
         )

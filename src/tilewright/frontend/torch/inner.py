@@ -20,7 +20,10 @@ class InnerGradientsError(UnsupportedError):
     """A module computes gradients in its forward pass, in a way that is not traced."""
 
     def __init__(self) -> None:
-        what = "gradients within what is traced (torch.autograd.grad, torch.func.grad, backward) are not supported"
+        what = (
+            "gradients within what is traced (torch.autograd.grad, backward, torch.func's grad, grad_and_value, vjp, "
+            "jacrev, hessian) are not supported"
+        )
         super().__init__(what, hint=_HINT)
 
 
