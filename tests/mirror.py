@@ -8,10 +8,6 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE, TESTS = ROOT / "src" / "tilewright", ROOT / "tests"
 
 ELSEWHERE = {
-    "algorithms/strassen/operators": "algorithms/strassen",
-    "algorithms/strassen/plan": "algorithms/strassen",
-    "algorithms/winograd/operators": "algorithms/winograd",
-    "algorithms/winograd/plan": "algorithms/winograd",
     "codegen/linalg": "codegen/stablehlo",  # one graph as both texts, side by side
     "frontend/onnx/rules": "frontend/onnx",
     "frontend/stablehlo/rules": "frontend/stablehlo",
@@ -63,9 +59,16 @@ def test_folders() -> list[str]:
     return sorted(folder.relative_to(TESTS).as_posix() for folder in folders)
 
 
+def mirrored(folder: str) -> str:
+    """The folder of the tests of a folder of the source, as names from their roots: one folder for all tests of an
+    algorithm."""
+    room, *rest = folder.split("/")
+    return ELSEWHERE.get(folder, "/".join((room, *rest[:1])) if room == "algorithms" else folder)
+
+
 def folder_of_tests(source: Path) -> Path:
     """The folder of the tests of a source file."""
     folder = source.parent.relative_to(SOURCE).as_posix()
     if folder == ".":
         return TESTS / ("builder" if source.stem == "builder" else "compiler")
-    return TESTS / ELSEWHERE.get(folder, folder)
+    return TESTS / mirrored(folder)

@@ -19,7 +19,7 @@ from tilewright.measure import paired
 from tilewright.measure.probes import Moves, Way
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, SYMBOLIC_ROWS
 from tilewright.support import machine
-from tilewright.transform.select.convolution import ERRORS
+from tilewright.transform.graph.options import ERRORS
 
 ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 

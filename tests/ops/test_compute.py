@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.ir.attributes import NO_ATTRS
 from tilewright.ir.dtype import bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
 from tilewright.ir.expr import as_expr
-from tilewright.ir.graph import TensorType
+from tilewright.ir.graph import TensorType, base_name
 from tilewright.ops.special import FORMULAS
 from tilewright.support.errors import ShapeError
 
@@ -516,10 +516,6 @@ for p in (1.0, 2.0, 3.0, 0.5):
     case("lp_normalize", x(3, 1, 5), axes=(0, 2), p=p, epsilon=1e-3)
     case("lp_normalize", np.stack([ODD, np.zeros(11, F), np.abs(x(11))]), axes=(1,), p=p, epsilon=0.0)
 case("lp_normalize", x(4, 6, dtype=np.float16), axes=(-1,), epsilon=1e-6)
-ONES = {"strides": (1, 1), "dilations": (1, 1)}
-case("lowered.sum_taps", x(2, 18, 5, 4), window=(3, 3), pads=(1, 1, 1, 1), **ONES)
-case("lowered.sum_taps", x(1, 5, 3, 7), window=(1, 5), pads=(0, 4, 0, 1), **ONES)
-case("lowered.sum_taps", x(1, 6, 6, 9), window=(3, 2), pads=(2, 0, 1, 3), strides=(2, 1), dilations=(1, 3))
 
 
 @pytest.mark.daily(5)
@@ -533,7 +529,6 @@ COVERED = {
     "append": "tests/compiler/test_state.py",
     "attention": "tests/ops/test_attention.py",
     "attention_gradient": "tests/ops/test_attention_gradient.py",
-    "by_size": "tests/algorithms/winograd/test_by_size.py",
     "channels_last": "tests/ops/lowered/test_channels_last.py",
     "codes": "tests/ops/lowered/test_codes.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
@@ -553,13 +548,10 @@ COVERED = {
     "patches": "tests/transform/graph/test_integer.py",
     "split": "tests/plans/matmul/test_split.py",
     "split_conv": "tests/plans/convolution/test_split_convolution.py",
-    "convolution": "tests/algorithms/winograd/test_operators.py",  # and those of Strassen's method
-    "product": "tests/algorithms/strassen/test_operators.py",
     "tiles": "tests/plans/framework/test_tiles.py",
     "trees": "tests/frontend/common/test_trees.py",
     "unique": "tests/ops/test_extent.py",
     "vta": "tests/codegen/vta/test_models.py",
-    "weight_gradient": "tests/algorithms/winograd/test_weight_gradient.py",
 }
 """Families of operators whose expressions and references other files test."""
 
@@ -573,8 +565,16 @@ def test_a_convolution_has_no_bias() -> None:
             ops.infer(op, [x, w, bias], ops.attributes(op, attrs | more))
 
 
+def is_tested_by_its_algorithm(op: str) -> bool:
+    """Whether an operator is of an algorithm's folder, and a test file of that folder names it."""
+    _, room, folder, *_ = ops.get(op).infer.__module__.split(".")
+    tests = Path(__file__).parents[1] / room / folder
+    return room == "algorithms" and any(base_name(op) in path.read_text() for path in tests.glob("test_*.py"))
+
+
 def test_every_operator_has_a_case() -> None:
     elsewhere = {n for n in ops.names() if ops.get(n).infer.__module__.rsplit(".", 1)[-1] in COVERED}
+    elsewhere |= {n for n in ops.names() if is_tested_by_its_algorithm(n)}
     elsewhere |= set(FORMULAS)  # tests/ops/test_special.py
     missing = set(ops.names()) - {op for op, _, _ in CASES} - elsewhere
     assert all(Path(path).is_file() for path in COVERED.values())

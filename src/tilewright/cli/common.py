@@ -305,10 +305,10 @@ def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
     options = {name: value for name, value in (("precision", precision), ("fast", fast)) if value is not None}
     if options:
         from tilewright.ir.selection import PRECISIONS
-        from tilewright.transform.graph.options import FAST
+        from tilewright.transform.graph.options import ERRORS
 
         for name, value in options.items():
-            check_choice(name, value, FAST if name == "fast" else PRECISIONS, UsageError)
+            check_choice(name, value, tuple(ERRORS) if name == "fast" else PRECISIONS, UsageError)
     return options
 
 

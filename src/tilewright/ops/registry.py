@@ -74,6 +74,7 @@ class OpDef(Generic[A]):
                `compute` states is the last one's way
     prologue   whether its kernel takes pointwise work on its first input: it reads each element once, or once for a
                tile that a convolution pads
+    widens     whether its kernel widens 16-bit floats of its first input as it copies them, at no cost in time
     channels   what divides the channels of its weights `w[filters, channels, ...]`, if one function may serve filters
                of all sizes (`transform/passed_sizes.py`)
     view       whether attributes say that no code is needed, as inputs stand in the output's memory or the other way
@@ -91,6 +92,7 @@ class OpDef(Generic[A]):
     versions: Callable[[Node], tuple[Version, ...]] | None = None
     view: Callable[[A], bool] | None = None
     prologue: bool = False
+    widens: bool = False
     channels: Callable[[A], int] | None = None
 
     @property

@@ -23,6 +23,11 @@ Option = tuple[float, Algorithm]
 """(estimated cycles, algorithm): an option for a node. The cycles of a convolution are for one image."""
 
 
+def computes_floats(node: Node) -> bool:
+    """Whether the first result of a node is no integer."""
+    return not node.outputs[0].dtype.is_int
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """An algorithm for nodes of an operator.
@@ -32,9 +37,9 @@ class Record:
     Args:
         kind: the class of the note that a node carries if this algorithm computes it.
         operator: the operator's name.
+        fits: whether it is offered for a node of the operator; by default for all whose result is no integer.
         offer: from the options of a node so far to its options with this algorithm, where that fits and is allowed.
         lower: rewrite a node that carries the note, with an `Assigner` of `transform/layout/`; returns whether it did.
-        integers: whether it computes integers, too; nodes whose result is one are offered no other.
     """
 
     kind: type[Algorithm]
@@ -42,7 +47,7 @@ class Record:
     offer: Callable[[Surroundings, Node, list[Option]], list[Option]]
     lower: Callable[[Any, Node], bool]
     turn: int = 0
-    integers: bool = False
+    fits: Callable[[Node], bool] = computes_floats
 
 
 @cache
@@ -60,7 +65,7 @@ def unchanged(enclosing: Surroundings, node: Node, options: list[Option]) -> lis
 def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options of a node with the offers of all algorithms added that have a record for its operator."""
     for record in records().values():
-        if record.operator == node.op and (record.integers or not node.outputs[0].dtype.is_int):
+        if record.operator == node.op and record.fits(node):
             options = record.offer(enclosing, node, options)
     return options
 

@@ -8,7 +8,7 @@ from functools import partial
 from math import ceil, prod
 from typing import Literal
 
-from tilewright.ir.dtype import DType
+from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, as_int, is_const, product
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
@@ -67,6 +67,23 @@ def is_pointwise(node: Node) -> bool:
     if any(attrs.pads) or 0 in size:
         return False
     return all(as_int(d) == 1 for d in w.shape[2:])
+
+
+def convolves_maps(node: Node) -> bool:
+    """Whether a convolution is of 2-D maps, f32 or integers, by filters of known sizes."""
+    x, w = node.operands(2)
+    sizes = [as_int(d) for d in w.shape]
+    return x.type.rank == 4 and x.dtype in (f32, i32) and None not in sizes and 0 not in sizes[:2]
+
+
+def is_one_group(node: Node) -> bool:
+    """Whether `convolves_maps` is true of a convolution, and it has one group."""
+    return convolves_maps(node) and node.of(ConvAttrs).groups == 1
+
+
+def is_one_group_of_floats(node: Node) -> bool:
+    """Whether `is_one_group` is true of a convolution, and its result is no integer."""
+    return is_one_group(node) and not node.output.dtype.is_int
 
 
 def pixel_problem(node: Node) -> PixelProblem:

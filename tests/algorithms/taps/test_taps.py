@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
+from tests.ops.oracle import check
 from tests.transform.select.graphs import OLD, ZEN4, conv, surroundings
 from tilewright.algorithms.taps.estimate import choices, with_taps
 from tilewright.algorithms.taps.selection import Taps
@@ -14,6 +18,21 @@ from tilewright.transform.select.convolution import convolution_algorithm
 from tilewright.transform.select.nchw import conversion
 
 NARROW = conv("1, 64, 28, 28", "2, 64, 7, 7", "1, 2, 28, 28", "pads = [3, 3, 3, 3]")
+
+
+ONES = {"strides": (1, 1), "dilations": (1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs"),
+    [
+        ((2, 18, 5, 4), {"window": (3, 3), "pads": (1, 1, 1, 1), **ONES}),
+        ((1, 5, 3, 7), {"window": (1, 5), "pads": (0, 4, 0, 1), **ONES}),
+        ((1, 6, 6, 9), {"window": (3, 2), "pads": (2, 0, 1, 3), "strides": (2, 1), "dilations": (1, 3)}),
+    ],
+)
+def test_the_expression_of_sums_over_taps_equals_its_reference(shape: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    check("lowered.sum_taps", np.random.default_rng(0).standard_normal(shape).astype(np.float32), **attrs)
 
 
 @pytest.mark.parametrize("target", [ZEN4, OLD])

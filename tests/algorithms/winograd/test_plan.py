@@ -45,12 +45,12 @@ from tilewright.runtime.model import Model
 from tilewright.targets.costs import Origin
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.options import ERRORS
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.graph.stored_codes import store_codes
 from tilewright.transform.loops import lower_loops, remainder
 from tilewright.transform.loops.portions import EvenBlocks
 from tilewright.transform.lower import lower_group
-from tilewright.transform.select.convolution import ERRORS
 
 HOST = Target.host()
 BLOCK = HOST.vector_bits // 32

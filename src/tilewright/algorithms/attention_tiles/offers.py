@@ -15,7 +15,7 @@ from tilewright.plans.attention.tiles import Sizes, ranked
 from tilewright.plans.framework.cost import number
 from tilewright.schedule.dot_intrinsics import find_tile_dot
 from tilewright.transform.algorithm import Option
-from tilewright.transform.select.convolution import ERRORS as ALLOWED
+from tilewright.transform.graph.options import ERRORS as ALLOWED
 from tilewright.transform.select.surroundings import Surroundings
 
 ERRORS = {(6, 3): 1e-5, (6, 6): 3e-6}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.algorithms.strassen.selection import Strassen, StrassenStrips
 from tilewright.support.discover import imported_later
 from tilewright.transform.algorithm import Record
+from tilewright.transform.problems import is_one_group_of_floats
 
 _HERE = "tilewright.algorithms.strassen"
 with_quarters = imported_later(f"{_HERE}.offers:with_quarters")
@@ -13,6 +14,6 @@ strassen = imported_later(f"{_HERE}.layout:strassen")
 strassen_conv = imported_later(f"{_HERE}.layout:strassen_conv")
 
 RECORDS = (
-    Record(StrassenStrips, "conv", with_strips, strassen_conv),
+    Record(StrassenStrips, "conv", with_strips, strassen_conv, fits=is_one_group_of_floats),
     Record(Strassen, "matmul", with_quarters, strassen),
 )

@@ -20,8 +20,8 @@ from tilewright.plans.convolution.weights import ranked as ranked_over_pixels
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import Option
+from tilewright.transform.graph.options import ERRORS
 from tilewright.transform.problems import data_side
-from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import FEWEST, Surroundings
 

@@ -25,7 +25,7 @@ from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot, has_pair
 from tilewright.targets.target import Target
 from tilewright.transform.algorithm import Option
 from tilewright.transform.graph.bounds import bounds, codes_of, holds, surrounds
-from tilewright.transform.select.convolution import ERRORS
+from tilewright.transform.graph.options import ERRORS
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings, has_transforms
 

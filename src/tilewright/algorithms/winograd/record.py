@@ -6,6 +6,7 @@ from __future__ import annotations
 from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize, WinogradSums
 from tilewright.support.discover import imported_later
 from tilewright.transform.algorithm import Record, unchanged
+from tilewright.transform.problems import is_one_group
 
 _HERE = "tilewright.algorithms.winograd"
 with_transforms = imported_later(f"{_HERE}.offers:with_transforms")
@@ -15,7 +16,7 @@ winograd_by_size = imported_later(f"{_HERE}.layout:winograd_by_size")
 winograd_sums = imported_later(f"{_HERE}.layout:winograd_sums")
 
 RECORDS = (
-    Record(Winograd, "conv", with_transforms, winograd, integers=True),
+    Record(Winograd, "conv", with_transforms, winograd, fits=is_one_group),
     Record(WinogradBySize, "conv", unchanged, winograd_by_size),
     Record(WinogradSums, "conv_weight_gradient", with_sums, winograd_sums),
 )

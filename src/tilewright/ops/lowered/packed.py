@@ -424,5 +424,6 @@ CONV_BLOCKED = register(
         _conv_reference,
         _conv_compute,
         prologue=True,
+        widens=True,
     )
 )

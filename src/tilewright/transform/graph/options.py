@@ -11,7 +11,9 @@ from tilewright.support.errors import ModelError
 from tilewright.support.options import check_choice, described
 
 Products = Literal["weights", "all"]
-FAST = ("auto", "exact", "f2", "f4", "f6", "strassen")
+ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
+"""The settings of `fast`, each with the largest error of a layer that it allows, relative to the layer's largest output
+(docs/accuracy.md). Algorithms that are expected to exceed it are not used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, value, known in (
             ("precision", self.precision, PRECISIONS),
-            ("fast", self.fast, FAST),
+            ("fast", self.fast, tuple(ERRORS)),
             ("products", self.products, get_args(Products)),
         ):
             check_choice(name, value, known)

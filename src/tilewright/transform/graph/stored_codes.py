@@ -43,8 +43,6 @@ MOVES = frozenset(("lowered.unblock_channels", "lowered.block_channels", "transp
 """Operators that only move elements to other places."""
 ANCHORS = frozenset(("lowered.conv_depthwise", "lowered.conv_transposed", "lowered.conv_pointwise_groups"))
 """Contractions whose kernels can include pointwise work on their data."""
-WIDENS = ANCHORS | {"lowered.conv_blocked", "lowered.conv_pointwise_groups", "lowered.conv_winograd"}
-"""Contractions that widen 16-bit floats as they read them, at no cost in time."""
 OF_F32 = frozenset(("lowered.block_channels",))
 """Operators on layouts that are fast for 32-bit elements only; on narrower ones they took four times as long."""
 
@@ -175,7 +173,7 @@ def _reading(group: Group | None, value: Value, number: _Number) -> Group | None
             continue
         kind, narrow = ops.get(node.op).kind, number.code.dtype in FLOATS_OF_16_BITS
         follows = kind == "pointwise" and node.output.shape == result.shape
-        feeds = node.op in (WIDENS if narrow else ANCHORS) and node.inputs[0] == value
+        feeds = (node.op in ANCHORS or (narrow and ops.get(node.op).widens)) and node.inputs[0] == value
         if not (follows or feeds or kind in ("reduction", "injective")) or (narrow and node.op in OF_F32):
             return None
         if not (follows or number.is_dequantised):

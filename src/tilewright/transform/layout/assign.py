@@ -163,12 +163,14 @@ on them up to the pass "store in 16 bits"."""
 
 
 def _assign(a: Assigner, node: Node, known: Mapping[str, Rule]) -> None:
-    """Rewrite a node by its rule or its algorithm's record, or copy it."""
+    """Rewrite a node by its algorithm's record or by its operator's rule, or copy it. The rules for GPUs come first, as
+    they regard no algorithm."""
     rule = known.get(node.op)
     if rule is None and ops.get(node.op).kind == "pointwise":
         rule = POINTWISE
+    record = None if rule is not None and a.target.gpu is not None else record_of(node)
+    if record is not None and record.lower(a, node):
+        return
     if columns(a, node) or joined.pointwise(a, node) or (rule is not None and rule.rewrite(a, node)):
         return
-    record = record_of(node)
-    if record is None or not record.lower(a, node):
-        a.keep(node)
+    a.keep(node)

@@ -10,7 +10,6 @@ from tilewright.plans.convolution.tiles import Blocking
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.precision import conv_in_dots, conv_in_matrices, conv_in_pairs
@@ -30,8 +29,6 @@ def conv(a: Assigner, node: Node) -> bool:
         return False
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
-    if (record := record_of(node)) is not None:
-        return record.lower(a, node)
     match node.algorithm:
         case Pixels():
             return pointwise(a, node)

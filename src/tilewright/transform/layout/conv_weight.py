@@ -8,7 +8,6 @@ from typing import Literal
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
-from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.problems import data_side
 
@@ -20,8 +19,6 @@ def conv_weight(a: Assigner, node: Node) -> bool:
     data, attrs = data_side(node, a.block), node.of(ConvWeightGradientAttrs)
     if data is None:
         return False
-    if (record := record_of(node)) is not None:
-        return record.lower(a, node)
     narrow_blocked = (as_int((x if data == "narrow" else g).shape[1]) or 1) % a.block == 0
 
     def prepared(value: Value, blocked: bool) -> Value:

@@ -37,7 +37,6 @@ from tilewright.plans.matmul import dots, tile_dots
 from tilewright.plans.matmul.dots import OPEN_PANELS, panel_multiple
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot, has_pairs
 from tilewright.support.classes import dataclass
-from tilewright.transform.algorithm import record_of
 from tilewright.transform.graph.bounds import bounds, codes_of, holds, surrounds
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.gathered import gathered
@@ -134,8 +133,6 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     grouped = conv.groups != 1
     if grouped and (x.type.rank != 4 or not has_pairs(a.target)):
         return False
-    if (record := record_of(node)) is not None:
-        return record.lower(a, node)
     if x.type.rank != 4:
         result = _factors(a, node, a.as_row_major, pairs=True)
         if result is not None:

@@ -13,7 +13,6 @@ from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import SHORT_ROWS, matmul_tile, multiplies_in_place
 from tilewright.targets.target import Target
-from tilewright.transform.algorithm import record_of
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
 from tilewright.transform.layout.precision import bf16_product, by_codes, reduced
@@ -56,8 +55,6 @@ def matmul(a: Assigner, node: Node) -> bool:
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else SHORT_ROWS):
         return False
-    if (record := record_of(node)) is not None:
-        return record.lower(a, node)
     if isinstance(node.algorithm, Split):
         return split(a, node, node.algorithm)
     if x.dtype.bits >= 32 and a.fixed.isdisjoint((x, w)):

@@ -37,7 +37,6 @@ from tilewright.plans.matmul.tile_dots import product_cycles
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
-from tilewright.transform.algorithm import record_of
 from tilewright.transform.graph.fixed import depends_on_weights
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.codes import Coded, find_coded
@@ -172,10 +171,7 @@ def _narrow(a: Assigner, value: Value, form: Callable[[Value], Value], kind: DTy
 
 
 def attention(a: Assigner, node: Node) -> bool:
-    """Rewrite an attention whose node notes an algorithm of a folder, or dot instructions for both products; returns
-    whether it did."""
-    if (record := record_of(node)) is not None:
-        return record.lower(a, node)
+    """Rewrite an attention whose node notes dot instructions for both products; returns whether it did."""
     dot = find_dot(bf16, bf16, a.target)
     if node.precision != "bf16" or dot is None:
         return False

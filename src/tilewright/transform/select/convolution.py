@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from math import prod
 
-from tilewright.ir.dtype import bf16, f16, f32, i16, i32
+from tilewright.ir.dtype import bf16, f16, i16
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Algorithm, Direct, Dots, Matrices, Pairs, Pixels, SplitGathered, SplitMatrices
@@ -22,27 +22,24 @@ from tilewright.plans.matmul.dots import product_cycles
 from tilewright.plans.matmul.split import pieces_cost, terms_within
 from tilewright.schedule.dot_intrinsics import find_dot, find_tile_dot
 from tilewright.transform.algorithm import Option, cheapest_algorithm, offered
-from tilewright.transform.problems import blockings_of, convolution_in_pairs, is_pointwise, pixel_problem, sampling
+from tilewright.transform.graph.options import ERRORS
+from tilewright.transform.problems import (
+    blockings_of,
+    convolution_in_pairs,
+    convolves_maps,
+    is_pointwise,
+    pixel_problem,
+    sampling,
+)
 from tilewright.transform.select.nchw import conversion
 from tilewright.transform.select.surroundings import Surroundings
 
-ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
-"""The largest error of a layer that each setting of `fast` allows, relative to the layer's largest output
-(docs/accuracy.md): Winograd tiles that are expected to exceed it (`algorithms/winograd/plan/errors.py`) are not
-used."""
-
 
 def convolution_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """The algorithm of a convolution by weights, of f32 maps or of codes; None for others, which have only one
-    algorithm."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    sizes = [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or x.dtype not in (f32, i32) or None in sizes or 0 in sizes[:2]:
-        return None
+    """The algorithm of a convolution; None if there is no choice."""
     if node.of(ConvAttrs).groups != 1 and not node.output.dtype.is_int:
         return grouped_algorithm(enclosing, node)
-    options = convolution_options(enclosing, node)
+    options = convolution_options(enclosing, node) if convolves_maps(node) else offered(enclosing, node, [])
     return cheapest_algorithm(enclosing, node, options) if options else None
 
 
@@ -162,12 +159,13 @@ def with_matrices(enclosing: Surroundings, node: Node, options: list[Option]) ->
 
 
 def grouped_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """The faster one, by estimates, of matrix registers and of instructions that multiply two pixels by two filters,
-    for a convolution in groups of whole blocks; None if the direct algorithm is faster than both."""
-    options = with_pairs(enclosing, node, with_matrices(enclosing, node, [(0.0, Direct())]))
-    if len(options) == 1:
-        return None
-    choice = cheapest_algorithm(enclosing, node, options)
+    """The fastest one, by estimates, of the algorithms of folders and, for maps in groups of whole blocks, of matrix
+    registers and of instructions that multiply two pixels by two filters; None if the direct algorithm is faster than
+    all."""
+    options = offered(enclosing, node, [(0.0, Direct())])
+    if convolves_maps(node):
+        options = with_pairs(enclosing, node, with_matrices(enclosing, node, options))
+    choice = cheapest_algorithm(enclosing, node, options) if len(options) > 1 else Direct()
     return None if isinstance(choice, Direct) else choice
 
 

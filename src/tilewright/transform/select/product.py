@@ -21,8 +21,8 @@ from tilewright.plans.matmul.tiles import Product, best
 from tilewright.schedule.dot_intrinsics import Dot, find_dot, find_tile_dot
 from tilewright.support.classes import dataclass
 from tilewright.transform.algorithm import Option, cheapest_algorithm, offered
+from tilewright.transform.graph.options import ERRORS
 from tilewright.transform.problems import crossing
-from tilewright.transform.select.convolution import ERRORS
 from tilewright.transform.select.surroundings import Surroundings
 
 MIN_TERMS = {"": 0, "x3": 3, "x6": 6, "f32": 7}
@@ -66,17 +66,13 @@ def product_algorithm(enclosing: Surroundings, node: Node) -> Algorithm:
     """The algorithm of a product: one of a folder in `tilewright/algorithms/`, or products of bf16 pieces, if these are
     allowed and save enough time; else the product by its definition."""
     options = with_pieces(enclosing, node, offered(enclosing, node, []))
-    if not options:
-        return Packed()
-    options.sort(key=lambda option: option[0])
-    key = partial(key_of_nodes, "algorithm", [node], enclosing.target)
-    return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
+    return cheapest_algorithm(enclosing, node, options) if options else Packed()
 
 
 def attention_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
     """The algorithm of an attention: one of a folder, or products by their definition; None if there is no choice."""
     options = offered(enclosing, node, [])
-    if len(options) < 2:
+    if all(isinstance(way, Packed) for _, way in options):
         return None
     choice = cheapest_algorithm(enclosing, node, options)
     return None if isinstance(choice, Packed) else choice

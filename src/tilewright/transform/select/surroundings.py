@@ -11,7 +11,7 @@ from tilewright.ops.conv import ConvAttrs
 from tilewright.support.classes import dataclass
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fixed import depends_on_weights
-from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.options import ERRORS, Options
 from tilewright.transform.problems import is_pointwise
 from tilewright.transform.select.nchw import row_major_uses
 
@@ -22,11 +22,8 @@ FEWEST = 4
 """The least number of channels for which a transform is considered: with fewer, a block would be mostly zeros."""
 
 
-EXACT = ("f2", "exact", "f4", "f6", "auto", "strassen")
-"""The settings of `fast` in the order of the errors that they allow."""
-
-LIMITS = {"": "strassen", "x3": "f4", "x6": "exact", "f32": "exact"}
-"""For each exactness that a convolution requires, the setting of `fast` with the largest allowed errors: three terms
+LIMITS = {"x3": "f4", "x6": "exact", "f32": "exact"}
+"""For each exactness that a convolution may require, the setting of `fast` with the largest allowed errors: three terms
 are within "f4", six within "exact"."""
 
 
@@ -77,8 +74,8 @@ class Surroundings:
 
     def fast(self, conv: Node) -> str:
         """The setting of `fast` for a convolution: the user's, or one with a smaller error that the node requires."""
-        limit = LIMITS[conv.of(ConvAttrs).exactness]
-        return self.options.fast if EXACT.index(self.options.fast) <= EXACT.index(limit) else limit
+        limit = LIMITS.get(conv.of(ConvAttrs).exactness, self.options.fast)
+        return min(self.options.fast, limit, key=ERRORS.__getitem__)
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""
@@ -87,12 +84,11 @@ class Surroundings:
 
     def leave(self, node: Node) -> None:
         """Note whether the node's results lie in channel blocks."""
-        if node.op == "conv":
+        if node.op in ("conv", "conv_transpose") and node.algorithm is not None:
+            blocks = node.algorithm.in_blocks
+        elif node.op == "conv":
             grouped = node.of(ConvAttrs).groups != 1
-            ordinary = node.algorithm is None or not node.algorithm.in_blocks
-            if grouped and node.algorithm is None:
-                ordinary = is_pointwise(node)
-            blocks = node.output.type.rank == 5 or not ordinary
+            blocks = node.output.type.rank == 5 or (grouped and not is_pointwise(node))
         elif node.op == "conv_transpose":
             blocks = True
         else:

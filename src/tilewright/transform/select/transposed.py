@@ -6,21 +6,22 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ir.selection import Algorithm, Direct, Matrices, SplitMatrices
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
-from tilewright.transform.algorithm import Option, cheapest_algorithm
+from tilewright.transform.algorithm import Option, cheapest_algorithm, offered
 from tilewright.transform.phases import phases
 from tilewright.transform.select.convolution import with_matrices
 from tilewright.transform.select.surroundings import Surroundings
 
 
 def transposed_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | None:
-    """Matrix registers, if all phases fit and the estimate, with the interleaving of the phases' results, is below the
-    direct one; else None."""
+    """An algorithm of a folder, or matrix registers if all phases fit, with the interleaving of the phases' results, if
+    its estimate is below the direct one; else None."""
     direct, tiled = 0.0, dict[Algorithm, float]()
     parts = phases(node, enclosing.block)
     for part in parts:
         (_, w), weights = node.operands(2), part.conv.operands(2)[1]
         if w not in enclosing.fixed:
-            return None
+            direct, tiled = 0.0, {}
+            break
         enclosing.fixed.add(weights)
         ways = {way: cycles for cycles, way in with_matrices(enclosing, part.conv, [(0.0, Direct())])}
         enclosing.fixed.discard(weights)
@@ -31,11 +32,10 @@ def transposed_algorithm(enclosing: Surroundings, node: Node) -> Algorithm | Non
             way for way in ways if isinstance(way, Matrices | SplitMatrices) and (way in tiled or part is parts[0])
         ]
         tiled = {way: tiled.get(way, 0.0) + ways[way] for way in shared}
-    if not tiled:
-        return None
-    moved = interleaving(node, enclosing)
+    moved = interleaving(node, enclosing) if tiled else 0.0
     options: list[Option] = [(direct, Direct()), *((cycles + moved, way) for way, cycles in tiled.items())]
-    choice = cheapest_algorithm(enclosing, node, options)
+    options = offered(enclosing, node, options)
+    choice = cheapest_algorithm(enclosing, node, options) if len(options) > 1 else Direct()
     return None if isinstance(choice, Direct) else choice
 
 

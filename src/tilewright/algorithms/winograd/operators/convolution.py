@@ -333,5 +333,13 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
 
 
 CONV_WINOGRAD = register(
-    OpDef("lowered.conv_winograd", "contraction", ConvWinogradAttrs, _conv_infer, _conv_reference, _conv_compute)
+    OpDef(
+        "lowered.conv_winograd",
+        "contraction",
+        ConvWinogradAttrs,
+        _conv_infer,
+        _conv_reference,
+        _conv_compute,
+        widens=True,
+    )
 )
