@@ -182,6 +182,25 @@ def loss(params: Any) -> Any:
     return {"loss": sum(result.values()), **{f"of {name}": value for name, value in result.items()}}
 
 
+# --- systems of equations, and elements that are written several times -----------------------------------------------
+
+SOLVABLE = W / 4 + 3 * np.eye(3, dtype=f32)
+
+form("solve", lambda w: jnp.linalg.solve(w, jnp.arange(3.0)), SOLVABLE)
+form("solve for what is sought", lambda w: jnp.linalg.solve(SOLVABLE, w))
+form("solve for both", lambda w: jnp.linalg.solve(w, jnp.tanh(w)), SOLVABLE)
+form("solve in vmap", jax.vmap(lambda w: jnp.linalg.solve(w, w[0])), np.stack([SOLVABLE, SOLVABLE.T]))
+form("solve in a scan", lambda w: lax.scan(lambda c, r: (jnp.linalg.solve(w, c) + r, c), w[0], w)[1], SOLVABLE)
+form("inv", jnp.linalg.inv, SOLVABLE)
+form("rows written twice", lambda w: jnp.ones((4, 3)).at[np.array([1, 1, 3])].set(w))
+form("rows written twice over others", lambda w: (w * 2).at[np.array([0, 2, 0])].set(w**2))
+form("rows written once", lambda w: w.at[np.array([2, 0])].set(w[:2] ** 2))
+form("elements written twice", lambda w: w.at[np.array([0, 0, 2]), np.array([1, 1, 0])].set(w[0] * 3))
+form("one number written twice", lambda w: w.at[np.array([1, 1])].set(w[0, 2]))
+form("rows written at clipped places", lambda w: w.at[np.array([2, 9, -7])].set(w**2, mode="clip"))
+form("rows written in a loop", lambda w: lax.fori_loop(0, 3, lambda i, c: c.at[i].set(w[i] * c[i - 1] + c[i]), w))
+
+
 def parameters(names: list[str]) -> dict[str, Any]:
     return {name: np.array(FORMS[name][1]) for name in names}
 
@@ -229,6 +248,16 @@ def test_a_step_moves_as_jax_says() -> None:
     assert step()["loss"] == pytest.approx(float(expected["loss"]), rel=1e-5)
     for name, flow in flows.items():
         np.testing.assert_allclose(params[name] - step.parameters[name], flow, rtol=2e-4, atol=2e-5)
+
+
+def test_a_solution_by_iteration_is_refused() -> None:
+    """Not taken for one whose matrix has no gradient."""
+
+    def solved(p: Any) -> Any:
+        return weighed(jax.scipy.sparse.linalg.cg(lambda v: p["w"] @ v, jnp.arange(3.0), maxiter=9)[0])
+
+    with pytest.raises(UnsupportedError, match="a loop whose number of iterations data decides has no gradient"):
+        tw.compile_step({"w": SOLVABLE + SOLVABLE.T}, solved, tw.train.SGD(0.1), example=())
 
 
 def test_a_way_back_that_is_not_linear_is_refused() -> None:

@@ -25,11 +25,11 @@ from tilewright.support.errors import UnsupportedError
 Values = Sequence[Any]
 
 BY_RULE = frozenset(
-    "abs asin bessel_i0e bessel_i1e cbrt cummax cummin cumprod cumlogsumexp digamma erfc erf_inv igamma igammac lgamma "
-    "logistic polygamma regularized_incomplete_beta zeta".split()
+    "abs asin bessel_i0e bessel_i1e cbrt cummax cummin cumprod cumlogsumexp custom_linear_solve digamma erfc erf_inv "
+    "igamma igammac lgamma logistic polygamma regularized_incomplete_beta zeta".split()
 )
-"""Primitives that are differentiated by JAX's rule: those with corners, and those that are imported as several
-operators."""
+"""Primitives that are differentiated by JAX's rule: those with corners, those that are imported as several operators,
+and `custom_linear_solve`, whose matrix has no gradient on the way that its solution is computed."""
 
 OURS = ("relu", "_softmax")
 """Functions of JAX with custom derivatives that equal those of Tilewright's operators, and which passes recognise."""
@@ -69,6 +69,8 @@ def _applied(equation: Any, arguments: Values) -> Values:
             return _bound(equation, arguments) if any(map(_is_infinite, arguments)) else _by_rule(equation, arguments)
         case "clamp":  # whose rule wants bounds of the operand's shape
             return _by_rule(equation, [jnp.broadcast_to(x, arguments[1].shape) for x in arguments])
+        case "scatter" if not params["unique_indices"]:  # of updates of one place, the last has the gradient
+            return _by_rule(equation, arguments)
         case "custom_jvp_call":
             return _bound(equation, arguments) if _called(inner) in OURS else _by_rule(equation, arguments)
         case "custom_vjp_call":
