@@ -41,7 +41,8 @@ def lstm_in_steps() -> Iterator[None]:
 
 
 def listen() -> None:
-    """Register `_look` to be called after each frame that TorchDynamo traces; `torch._dynamo.reset` undoes that."""
+    """Have TorchDynamo call `_look`, which warns about recurrent modules that broke a graph, after each frame that it
+    traces. Nothing changes if that is so already; `torch._dynamo.reset` undoes it."""
     if _look not in callback_handler.end_callbacks:
         callback_handler.register_end_callback(_look)
 

@@ -65,8 +65,8 @@ def tail(processes: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Tail:
 
 
 def longer(processes: Sequence[np.ndarray], factor: float) -> bool:
-    """Whether the test shows that the canary's tail is more than `factor` times the stable program's. Each process is
-    an array of two rows of times."""
+    """Whether the randomization test at level `LEVEL` finds the canary's tail longer than `factor` times the stable
+    program's. Each process is an array of two rows of times: the stable program's, and the canary's."""
     return chance([_excess(s, t / factor) for s, t in processes]) <= LEVEL
 
 

@@ -75,7 +75,8 @@ def scans_text() -> str:
 
 
 def watch_text() -> str:
-    """LLVM text of the builtin that watches tensors."""
+    """The LLVM text of a module with the builtin that calls a program if the tensors of a table have kept their
+    addresses and contents, else its slow path."""
     m = Module(host_triple())
     define_watch(m)
     define_watching(m)

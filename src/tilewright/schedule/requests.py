@@ -140,8 +140,9 @@ def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool
 def _by_history(
     source: Block, steps: Sequence[Step], own: Mapping[LoopId, For], roots: Callable[[LoopId], int | None]
 ) -> tuple[dict[LoopId, int], Sequence[Step]] | None:
-    """The plan of repetition from the recorded steps: (position of the iterator that each original loop drove, steps).
-    None if some iterator is not known."""
+    """How to repeat the recorded `steps` on new loops of the block `source`: (original loop -> the position of the
+    iterator that it drove, as `roots` tells, steps). None if such a position is unknown, or two loops have the same.
+    `own` are the block's loops now."""
     produced = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
     used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
     starts: dict[LoopId, int] = {}

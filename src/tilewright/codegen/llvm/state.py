@@ -425,5 +425,5 @@ class State:
 
 
 def is_foreign_call(e: Expr) -> bool:
-    """Whether an expression is a call of a function of C that is not the library's."""
+    """Whether an expression calls a C function that is not in the C library."""
     return isinstance(e, Op) and e.name not in TYPED_BY_ARGUMENTS and is_foreign(e.name)

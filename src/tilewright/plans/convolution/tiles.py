@@ -206,7 +206,8 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
 
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
-    """The cost of all images, in cycles of one core, plus the time that threads wait if their shares are unequal."""
+    """The estimated cycles of all images of the direct convolution `shape` with `blocking`: those of one core, times
+    the factor by which threads with unequal shares wait."""
     tiling = _tiling(shape, blocking, target)
     return _an_image(shape, blocking, tiling, target) * _shared(shape, tiling, target)
 

@@ -148,11 +148,13 @@ def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Context]:
 
 @contextmanager
 def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Context | None]:
-    """A context, nested in the current one, in which `advisor` is queried about decisions that are not forced. If there
-    is no advisor and no listing, the current context, which may be None.
+    """A context for plans, nested in the current one, in which `advisor` is queried about each decision that the caller
+    of the compiler has not forced. If there is neither an advisor nor a listing, the current context stays, and is None
+    where there is none.
 
     Args:
-        listing: list decisions, as `deciding` does.
+        advisor: has the records of earlier measurements; None for no queries.
+        listing: also list the decisions that are made, as `deciding` does.
     """
     outer = _current.get()
     if advisor is None and not listing:

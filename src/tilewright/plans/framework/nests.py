@@ -78,8 +78,9 @@ class _Walk:
     def done(
         self, stmt: Stmt, times: float = 1.0, lanes: int = 1, copies: Mapping[Var, float] | None = None
     ) -> Iterator[_Done]:
-        """All expressions that `stmt`, which is executed `times` times for `lanes` lanes, computes. Records the sizes
-        of variables on the way."""
+        """All expressions that `stmt`, which is executed `times` times for `lanes` lanes, computes; `copies` has the
+        unrolled loops around it with their extents. `sizes` gets the expected numbers in loop variables, `Let`
+        variables and buffers of one element."""
         copies = copies or {}
         match stmt:
             case For():

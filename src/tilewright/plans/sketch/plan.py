@@ -161,8 +161,8 @@ def _block(s: Schedule, ref: BlockRef) -> Block:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """The loops of a result: outer ones without tiles, over tiles, and inside a tile; `whole`: tiles divide all
-    extents."""
+    """The loops of an anchor's result after its rows have been split: `outer` are not split, `over` go over tiles,
+    `inner` over the rows in a tile. `whole` says whether the tiles divide all extents."""
 
     outer: list[LoopRef]
     over: list[LoopRef]

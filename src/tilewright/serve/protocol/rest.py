@@ -298,7 +298,8 @@ def _regions(regions: Regions | None) -> Regions:
 
 
 def answer_body(answer: Answer, parsed: Parsed, regions: Regions | None = None) -> tuple[bytes, int | None]:
-    """The bytes of the response to `parsed`, and the length of its JSON if raw bytes follow, else None."""
+    """(the bytes of the response to the request `parsed`, the length of its JSON if raw bytes follow, else None).
+    Outputs that the client wants in shared memory are written to `regions`."""
     if not parsed.raw_outputs:
         entries, tail = _entries(answer, parsed, regions)
         text = _identified(_answer_head(answer.model, answer.version, answer.weights_version, entries), answer.id)

@@ -29,7 +29,8 @@ REDUCTIONS = ("reduce_sum", "reduce_max", "reduce_min", "reduce_mean", "reduce_p
 
 
 def keep_reduced(graph: Graph) -> Graph:
-    """Let reductions keep their reduced dimensions if a reshape restores these, so that later nodes see rows."""
+    """Let a reduction keep its reduced dimensions, with extent 1, if all that reads its result are reshapes that insert
+    them, so that later nodes see rows."""
     return rewrite(graph, [Rule(op("reshape", op(REDUCTIONS, name="reduced")), _with_dimensions)])
 
 

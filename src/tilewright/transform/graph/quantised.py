@@ -269,8 +269,9 @@ class _Product:
         return None
 
     def moved(self, node: Node, integers: Value) -> Value:
-        """Emit `node`, which moves elements, on integers instead of numbers. If the integers are cast from narrow
-        codes, it moves these."""
+        """Emit `node`, which moves elements without changing them, on `integers` instead of the numbers that these
+        stand for, and return the moved integers. Integers that are cast from narrow codes are moved as codes, and then
+        cast."""
         last = self.producer(integers)
         if last is not None and last.op == "sub":
             source, zero = last.inputs

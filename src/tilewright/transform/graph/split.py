@@ -30,7 +30,8 @@ def split_prepare(graph: Graph) -> SplitGraph:
     """Move every node whose inputs are all parameters, or depend on parameters alone, to `prepare`.
 
     Constants and what is made of them alone go where they are used. What depends on a symbolic size stays in `run`, as
-    do loops and branches: what of them depends on weights alone has left them (`transform/regions/`).
+    do loops and branches, whose bodies keep no work on weights alone: `transform/regions/` has moved that to nodes
+    before them.
     """
     fixed: set[Value] = set(graph.params)
     known = set(fixed)
@@ -61,7 +62,8 @@ def split_prepare(graph: Graph) -> SplitGraph:
 
 
 def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:
-    """The nodes of `free` whose results are read by `readers`, by `outputs`, or by each other to that end."""
+    """The nodes of `free`, in their order, that are needed to compute what the nodes `readers` read and the values
+    `outputs`."""
     wanted = {v for node in readers for v in node.inputs if v is not None} | set(outputs)
     results: list[Node] = []
     for node in reversed(free):

@@ -165,7 +165,8 @@ def may_make(node: Node, fixed: set[Value], block: int) -> bool:
 
 
 def may_join(node: Node, block: int) -> bool:
-    """Whether an attention gradient returns one f32 array for q, k and v, with heads of whole blocks."""
+    """Whether a node, an attention gradient, may return f32 columns in blocks: its three results are one array side by
+    side, and each head's columns fill whole blocks of `block`."""
     (q, *_), attrs = node.inputs, node.of(AttentionGradientAttrs)
     return attrs.joined and q is not None and q.dtype is f32 and fills(as_int(q.shape[3]), block)
 

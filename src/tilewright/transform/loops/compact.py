@@ -160,7 +160,8 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
 
 
 def _aligned(place: _Place, note: StorageAlign) -> _Place:
-    """The place with enlarged rows, if the note says so; unchanged if no size satisfies the note."""
+    """`place` with the rows of its new buffer enlarged as `note` demands for its old one; unchanged if the note does
+    not name that, or no size satisfies it."""
     rules = zip(note.buffers, note.dimensions, note.factors, note.offsets, strict=True)
     rule = next((r for r in rules if r[0] == place.old.name), None)
     if rule is None:

@@ -109,8 +109,8 @@ def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Valu
 
 
 def _masked(call: Call, x: Value, update: Value, starts: Sequence[Expr | Value], axes: Sequence[int]) -> Value:
-    """`x` with a window at `starts` replaced by `update`, where each call computes starts of `axes`: a select between
-    the shifted update and `x`."""
+    """`x` with its window at `starts` replaced by `update`, by a select between the shifted update and `x`. `axes` are
+    those along which the update is smaller than `x`; starts may be known or computed by the call."""
     rank = x.type.rank
     mask: Value | None = None
     for axis in axes:
