@@ -89,7 +89,7 @@ def test_native(case: tuple[tuple[int, ...], dict[str, Any]], dtype: Any) -> Non
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf, np.inf])
 def test_extremes(value: float) -> None:
-    """The first NaN is greatest; windows of minus infinity alone have their first element."""
+    """The last NaN is greatest; windows of minus infinity alone have their first element."""
     attrs = window(3, 3, strides=2, pads=1)
     x, g = operands((1, 2, 9, 36), attrs)
     x[RNG.random(x.shape) < 0.5] = value
@@ -132,6 +132,8 @@ def test_places_are_numbers_of_taps() -> None:
     places = reference(PLACES, [x], window(2, pads=2))[1]
     assert places.dtype == np.int8
     np.testing.assert_array_equal(places[0, 0], [NONE, 1, 1, 0, 1, 0, 0, NONE])
+    both = np.array([[[np.nan, 3, np.nan, np.nan]]], np.float32)
+    np.testing.assert_array_equal(reference(PLACES, [both], window(4))[1], [[[3]]])
 
 
 def test_several_taps_have_wide_numbers() -> None:

@@ -248,19 +248,15 @@ def column_major(index: Expr, extents: Sequence[Expr]) -> Expr:
     return index * product(extents) + within
 
 
-def first_max(*, last_nan: bool = False) -> Any:
+def first_max() -> Any:
     """A reducer of (value, position) pairs to the largest value and its first position; NaN is larger than every
-    number. With `last_nan` the position of NaN is its last one, as in PyTorch."""
+    number, and its position is the last one, as in PyTorch."""
 
     def combine(a: Any, b: Any) -> Any:
         greater, same = b[0] > a[0], call("eq", a[0], b[0])
         if b[0].dtype.is_float:
             nan_a, nan_b = call("isnan", a[0]), call("isnan", b[0])
-            greater, both = greater | (nan_b & call("not", nan_a)), nan_a & nan_b
-            if last_nan:
-                greater = greater | (both & (b[1] > a[1]))
-            else:
-                same = same | both
+            greater = greater | (nan_b & (call("not", nan_a) | (b[1] > a[1])))
         takes = greater | (same & (b[1] < a[1]))
         return select(takes, b[0], a[0]), select(takes, b[1], a[1])
 
@@ -271,7 +267,7 @@ def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tu
     x = need(inputs[0])
     rank = x.ndim - 2
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
-    reducer = first_max(last_nan=True)
+    reducer = first_max()
 
     def element(n: Expr, c: Expr, *space: Expr) -> Any:
         inside: Expr = const(True)

@@ -236,8 +236,8 @@ def _numbers(attrs: PoolAttrs) -> DType:
 
 def _places_infer(types: Types, attrs: MaxPoolAttrs) -> Out:
     """The type rule of `max_pool_places`: x to the result of `max_pool`, and the number of the tap of each window's
-    first maximum, NaN being the largest (or with `skips_nan` the least), -1 where all is padding: a byte for windows of
-    up to 128 taps, else i32."""
+    first maximum, or of its last NaN, which is the largest (with `skips_nan` the least), -1 where all is padding: a
+    byte for windows of up to 128 taps, else i32."""
     t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return t, TensorType(_numbers(attrs), t.shape, t.layout)
@@ -276,8 +276,10 @@ def _places_numpy(arrays: Sequence[Any], attrs: MaxPoolAttrs) -> tuple[Any, ...]
     values = np.stack(window_views(x, attrs, -np.inf, out))
     real = np.stack(window_views(np.ones(x.shape, bool), attrs, False, out))
     best = values.max(axis=0)
-    same = real & ((values == best) | ((values != values) & (best != best)))  # a NaN is greater than every number
-    return best, np.where(same.any(axis=0), same.argmax(axis=0), NONE).astype(_numbers(attrs).numpy)
+    same, nan = real & (values == best), real & (values != values)  # a NaN is greater than every number
+    places = np.where(same.any(axis=0), same.argmax(axis=0), NONE)
+    places = np.where(nan.any(axis=0), len(nan) - 1 - nan[::-1].argmax(axis=0), places)
+    return best, places.astype(_numbers(attrs).numpy)
 
 
 def _places_loops(types: Types, attrs: MaxPoolAttrs, out: Out) -> PrimFunc:
@@ -290,8 +292,8 @@ def _places_loops(types: Types, attrs: MaxPoolAttrs, out: Out) -> PrimFunc:
 
 
 def _first_maxima(nest: Nest, attrs: MaxPoolAttrs, window: _Window, x: Buffer, results: tuple[Buffer, Buffer]) -> None:
-    """Emit the computation, for each window in `window`, of its first maximum in `x` and of the maximum's tap, into
-    `results`."""
+    """Emit the computation, for each window in `window`, of its first maximum in `x`, or its last NaN, and of its tap,
+    into `results`."""
     lanes, last = window.lanes, x.shape[-1]
     with nest.allocate("best", x.dtype, (lanes,)) as best, nest.allocate("which", i32, (lanes,)) as which:
         with nest.loop("l", lanes, kind="vectorized") as v:
@@ -303,7 +305,7 @@ def _first_maxima(nest: Nest, attrs: MaxPoolAttrs, window: _Window, x: Buffer, r
                 # An index that is kept inside is read faster than one under a condition.
                 retained = w if is_const(there, True) else minimum(maximum(w, 0), last - 1)
                 value = compared(x[(*window.plane, *tap.places[:-1], retained)], attrs)
-                better = (value > best[v]) | (call("isnan", value) & call("not", call("isnan", best[v])))
+                better = (value > best[v]) | call("isnan", value)
                 takes = there & (better | call("eq", which[v], const(NONE, i32)))
                 with nest.let("takes", takes) as takes_it, nest.let("value", value) as seen:
                     nest.store(best, (v,), select(takes_it, seen, best[v]))
@@ -419,7 +421,7 @@ register(
 
 def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
     """The type rule of `max_pool_grad`: x and the gradient of its `max_pool` to the gradient of x. Each window sends
-    its gradient to its first maximum, NaN being the largest."""
+    its gradient to its first maximum, or to its last NaN, which is the largest."""
     x, g = present(types[0]), present(types[1], "the gradient")
     if g.dtype is not x.dtype:
         raise ShapeError("the gradient has another type than the result", expected=infer_shape([x], attrs), got=g)

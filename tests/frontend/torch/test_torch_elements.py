@@ -193,3 +193,44 @@ def test_the_index_of_a_window_with_nan_is_that_of_the_last_one() -> None:
     module = Functional(pooled)
     for got, expected in zip(tw.compile(module, (x,), dynamic=None)(x), pooled(x), strict=True):
         assert torch.equal(torch.as_tensor(np.asarray(got)), expected)
+
+
+WINDOWS: dict[str, Any] = {
+    "of one dimension": lambda x: torch.nn.functional.max_pool1d(x[0], 4),
+    "overlapping": lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "adaptive, equal": lambda x: torch.nn.functional.adaptive_max_pool2d(x, (3, 4)),
+    "adaptive, unequal": lambda x: torch.nn.functional.adaptive_max_pool2d(x, (4, 3)),
+    "adaptive, one": lambda x: torch.nn.functional.adaptive_max_pool2d(x, 1),
+}
+
+
+def with_nan() -> Any:
+    x = torch.randn(1, 2, 6, 8)
+    x[..., ::2, ::2] = math.nan
+    x[:, 1, :, 4:] = 9.0  # equal numbers: the first one
+    x[:, 1, 0, 5:7] = math.nan
+    return x
+
+
+@pytest.mark.parametrize("size", [(3, 4), (4, 3), (6, 5), (1, 1)])
+@pytest.mark.parametrize("dynamic", [None, "auto"])
+def test_the_index_of_an_adaptive_window_with_nan_is_that_of_the_last_one(size: Any, dynamic: Any) -> None:
+    def pooled(x: Any) -> Any:
+        return torch.nn.functional.adaptive_max_pool2d(x, size, return_indices=True)
+
+    x = with_nan()
+    for got, expected in zip(tw.compile(Functional(pooled), (x,), dynamic=dynamic)(x), pooled(x), strict=True):
+        assert torch.equal(torch.nan_to_num(torch.as_tensor(np.asarray(got))), torch.nan_to_num(expected))
+
+
+@pytest.mark.parametrize("windows", WINDOWS)
+def test_the_gradient_of_a_window_with_nan_flows_to_the_last_one(windows: str) -> None:
+    function, x = WINDOWS[windows], with_nan()
+    expected = x.clone().requires_grad_()
+    y = function(expected)
+    weights = torch.arange(1.0, y.numel() + 1).reshape(y.shape)
+    y.backward(weights)
+    mine = x.clone().requires_grad_()
+    (result,) = tw.differentiable(Functional(function), example=(x,))(mine)
+    result.backward(weights)
+    assert torch.equal(mine.grad, expected.grad)

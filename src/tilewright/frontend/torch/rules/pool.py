@@ -154,16 +154,24 @@ def _mean(n: Call, x: Value, axis: int) -> Value:
 
 
 def _first_maximum(n: Call, x: Value, axis: int) -> Value:
-    """The largest element of `x` along `axis`, extent 1; in training its gradient flows to the first of equal ones."""
+    """The largest element of `x` along `axis`, extent 1; in training its gradient flows to its `_place`."""
     result = n.emit("reduce_max", x, axes=(axis,), keepdims=True)
-    place = n.emit("argmax", x, axis=axis, keepdims=True, select_last_index=False)
-    return n.picked(result, x, place, axis)
+    return n.picked(result, x, _place(n, x, axis), axis)
+
+
+def _place(n: Call, x: Value, axis: int) -> Value:
+    """The index of the largest element of `x` along `axis`, extent 1: of equal ones the first, of NaN the last, as in
+    eager PyTorch's pools (its argmax names the first NaN)."""
+    first, last = (n.emit("argmax", x, axis=axis, keepdims=True, select_last_index=last) for last in (False, True))
+    if not x.dtype.is_float:
+        return first
+    return n.emit("select", n.emit("isnan", n.emit("reduce_max", x, axes=(axis,), keepdims=True)), last, first)
 
 
 def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:
     """Adaptive pooling (maxima if `largest`, else means) of `x` from `extents` to `wanted`, with windows of different
     widths, one axis after another: a gather repeats the last element of narrow windows, so that all are equally wide.
-    Of equal maxima, the first in row-major order counts."""
+    Of equal maxima, the first in row-major order counts, and the last NaN."""
     lead = x.type.rank - len(wanted)
     index = None
     if largest and 1 in n.read:
@@ -177,7 +185,7 @@ def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], la
         places = n.constant(starts[:, None] + np.minimum(steps, widths[:, None] - 1), i64)
         windows = n.emit("gather", x, places, axis=axis)
         if largest:
-            best = n.emit("argmax", windows, axis=axis + 1, keepdims=True, select_last_index=False)
+            best = _place(n, windows, axis + 1)
         if index is not None:
             index = n.emit("gather_elements", n.emit("gather", index, places, axis=axis), best, axis=axis + 1)
             index = n.reshape(index, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
