@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from math import isnan
 from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.frontend.torch.ties import SPLITS_TIES, clamped, within
 from tilewright.ir.attributes import same
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
@@ -81,13 +81,13 @@ def relu6(n: Call, x: Value) -> Value:
 
 @rule("hardtanh")
 def hardtanh(n: Call, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    """`x` limited to `min_val` and `max_val`, with a gradient of zero at the bounds themselves, unlike `clamp`."""
+    """`x` limited to `min_val` and `max_val`, with a gradient of zero at the bounds themselves, and of one at NaN."""
 
     def inside() -> Value:
         outside = n.emit("or", n.emit("le", x, n.like(min_val, x)), n.emit("ge", x, n.like(max_val, x)))
         return n.emit("select", outside, n.like(0, x), x)
 
-    return n.surrogate(clamp(n, x, min_val, max_val), inside)
+    return n.surrogate(_limited(n, n.cast(x, n.dtype), min_val, max_val), inside)
 
 
 @rule("hardshrink")
@@ -114,38 +114,30 @@ def glu(n: Call, x: Value, dim: int = -1) -> Value:
 
 @rule("clamp", "clip")
 def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """`x` limited to `low` and `high`. Bounds that are numbers become attributes; a bound that is NaN makes all results
-    NaN."""
-    t = n.dtype
-    x = n.cast(x, t)
+    """`x` limited to `low` and `high`, with the gradients of the installed PyTorch where it equals them."""
+    x = n.cast(x, n.dtype)
     if low is None and high is None:
         return x
+    bounded = _limited(n, x, low, high)
+    if isinstance(low, Value) or isinstance(high, Value):
+        return n.surrogate(bounded, lambda: clamped(n, x, *_operands(n, low, high)))
+    return n.surrogate(bounded, lambda: within(n, x, *_operands(n, low, high))) if SPLITS_TIES else bounded
+
+
+def _limited(n: Call, x: Value, low: Operand | None, high: Operand | None) -> Value:
+    """`x` limited to `low` and `high`. Bounds that are numbers become attributes; a bound that is NaN makes all results
+    NaN."""
     if any(isinstance(bound, float) and isnan(bound) for bound in (low, high)):
-        return n.filled(float("nan"), t, x.shape)
+        return n.filled(float("nan"), n.dtype, x.shape)
     if not isinstance(low, Value | Expr) and not isinstance(high, Value | Expr):
-        return n.emit("clip", x, **_bounds(t, low, high))
-    least, most = (None if b is None else n.operand(b, t) for b in (low, high))
+        return n.emit("clip", x, **_bounds(n.dtype, low, high))
+    least, most = _operands(n, low, high)
     bounded = x if least is None else n.emit("max", x, least)
-    bounded = bounded if most is None else n.emit("min", bounded, most)
-    return n.surrogate(bounded, lambda: _between(n, bounded, x, least, most))
+    return bounded if most is None else n.emit("min", bounded, most)
 
 
-def _between(n: Call, bounded: Value, x: Value, low: Value | None, high: Value | None) -> Value:
-    """The function whose gradient PyTorch gives to `bounded`, which is `clamp` of `x` between `low` and `high` (None:
-    no bound): the gradient flows to a bound where that is selected, and nowhere if the bounds are equal and `x` is
-    outside of them (`clamp_backward`, `clamp_backward_min_max`)."""
-    zero = n.like(0, x)
-    chosen = []
-    inside = [n.emit(op, x, bound) for op, bound in (("ge", low), ("le", high)) if bound is not None]
-    chosen.append((inside[0] if len(inside) == 1 else n.emit("and", *inside), x))
-    if low is not None:
-        below = n.emit("lt", x, low)
-        chosen.append((below if high is None else n.emit("and", below, n.emit("lt", low, high)), low))
-    if high is not None:
-        above = n.emit("gt", x, high)
-        chosen.append((above if low is None else n.emit("or", above, n.emit("lt", high, low)), high))
-    parts = [n.broadcast(n.emit("select", where, operand, zero), bounded.shape) for where, operand in chosen]
-    return reduce(lambda a, b: n.emit("add", a, b), parts)
+def _operands(n: Call, *bounds: Operand | None) -> list[Value | None]:
+    return [None if b is None else n.operand(b, n.dtype) for b in bounds]
 
 
 def _bounds(t: DType, low: Any, high: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tilewright.frontend.torch import complexes
+from tilewright.frontend.torch import complexes, ties
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.registry import rule
@@ -57,12 +57,7 @@ def known_extreme(n: Call, a: Value, b: Value) -> Value:
     if not n.dtype.is_float:
         return best
     result = n.emit("select", n.emit("isnan", x), y, n.emit("select", n.emit("isnan", y), x, best))
-
-    def first() -> Value:
-        wins = n.emit("or", n.emit("ge" if largest else "le", x, y), n.emit("isnan", y))
-        return n.emit("select", wins, x, y)
-
-    return n.surrogate(result, first)
+    return n.surrogate(result, lambda: ties.known_extreme(n, x, y, largest=largest))
 
 
 @rule("heaviside")
