@@ -32,7 +32,8 @@ def _remembered(items: tuple[tuple[Var, Expr], ...], facts: tuple[Expr, ...]) ->
 
 
 def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer:
-    """An analyzer for these extents; the last few are cached, since passes query one nest many times."""
+    """An analyzer for variables with these extents and for the conditions `facts`; the last few are cached, since
+    passes query one nest many times."""
     result = _remembered(tuple(extents.items()) if extents else (), facts)
     if result.remembered > _MEMO_LIMIT:
         _remembered.cache_clear()

@@ -352,7 +352,8 @@ def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
 
 def _exact_quotient(an: Analyzer, atom: Op, rest: Form, c: int, depth: int) -> bool:
     """Whether `atom`, a quotient `x // d`, times `c` (1 or -1), plus `rest`, is proven to be nonnegative, for d > 0: `x
-    // d + r >= 0` is `x + r*d >= 0`, and `x // d <= r` is `x < (r + 1)*d`."""
+    // d + r >= 0` is `x + r*d >= 0`, and `x // d <= r` is `x < (r + 1)*d`. `depth` is how many further levels of
+    recursion the proof may use."""
     x, d = an.form(atom.args[0]), an.form(atom.args[1])
     least = an.form_range(d).lo
     if least is None or least <= 0:

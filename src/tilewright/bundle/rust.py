@@ -18,7 +18,8 @@ def rust_type(array: Array) -> str:
 
 
 def module(binding: Binding, embedded: bool) -> str:
-    """The text of a bundle's Rust module, NAME.rs."""
+    """The text of a bundle's Rust module, NAME.rs; `embedded` says that the program's object contains the weights, so
+    that the caller passes none."""
     parts = ["Constants", "Workspace", "Activations", *(["State"] if binding.state else [])]
     lines = [
         f"//! {binding.name}: a model made by Tilewright. Link the program with {binding.name}.o.",

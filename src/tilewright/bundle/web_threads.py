@@ -49,6 +49,7 @@ def load(binding: Binding, imports: Mapping[str, str], heap: int, nbytes: int, u
     """The JavaScript text of `load` in NAME.js, and of the functions that start workers.
 
     Args:
+        imports: JavaScript text by the name of each function that the module imports.
         heap: the address at which the caller's memory begins.
         nbytes: of that memory.
         update: the expression of the raw weights.

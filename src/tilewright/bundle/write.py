@@ -98,7 +98,7 @@ def _native(program: Program, binding: Binding, target: Target, embedded: bytes 
 
 def _web(program: Program, binding: Binding, target: Target, embedded: bytes | None, lang: str) -> Files:
     """The files of a bundle for the web, by name: a WebAssembly module, JavaScript that loads it, and a README. Weights
-    are in the module if `embedded` has them."""
+    are in the module if `embedded` has them. `lang` is not used, as the language is JavaScript."""
     objects = _objects(program, binding, target)
     objects["support"] = compile_llvm(web.support(target.triple), target, opt=1)
     name = binding.name

@@ -154,7 +154,8 @@ def bench(
 
 
 def _end(reports: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> None:
-    """Exit with the code for failed runs, differing outputs or `missing` rivals; return if all is well."""
+    """Say which rivals are `missing`, and exit with the code for failed runs in `reports`, differing outputs or missing
+    rivals; return if all is well."""
     for name in missing:
         extra = "bench" if name == "onnxruntime" else "peers"
         hint = f"pip install 'tilewright\\[{extra}]', or --alone"

@@ -39,8 +39,8 @@ def check(path: Path | None) -> None:
 
 
 def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, roofline: Roofline) -> None:
-    """Write an image of a profile to `path`: kernels against the roofline, the threads' timeline, and memory. Raises
-    CallError if the file cannot be written."""
+    """Write an image of a profile, with a title, to `path`: kernels against the roofline, the threads' timeline, and
+    memory. Raises CallError if the file cannot be written."""
     from matplotlib import pyplot
 
     figure, (top, threads, memory) = pyplot.subplots(

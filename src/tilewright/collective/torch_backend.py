@@ -297,7 +297,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
             _write(out, row)
 
     def _reduce_scattered(self, out: Any, rows: Any, opts: Any) -> None:
-        """Reduce `rows`, which has a part for each rank, over the ranks, and write this rank's part to `out`."""
+        """Reduce `rows`, which has a part for each rank, over the ranks, and write this rank's part to `out`. `opts`
+        are PyTorch's options, which name the reduction."""
         rows = rows.contiguous()
         _rows(rows, self.group.ranks, out)
         operation, scaled = _scaled(rows, opts)
@@ -391,8 +392,8 @@ def _each(call: Callable[[Any], None], several: Sequence[Any]) -> None:
 
 
 def _scaled(tensor: Any, opts: Any) -> tuple[str, Any]:
-    """(name of the reduction, tensor to reduce); for sums of tensors that are multiplied first, the tensor is
-    multiplied here."""
+    """(name of the reduction that PyTorch's options `opts` state, tensor to reduce); a sum if `opts` is None. For sums
+    of tensors that are multiplied first, the tensor is multiplied here. Raises CollectiveError for other reductions."""
     reduce_op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
     kind = getattr(reduce_op, "op", reduce_op)
     operation = _BY_OPERATION.get(kind)

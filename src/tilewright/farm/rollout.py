@@ -50,7 +50,7 @@ RULES = Rules()
 def enter_canary(state: State, who: str = "service") -> int:
     """Put signed records that are in no channel into the canary channel; returns how many. A record replaces an older
     one about the same decision. Records that were withdrawn together come back one at a time for each class of
-    machines."""
+    machines. The history says that `who` did it."""
     count = 0
     with state.database.transaction() as t:
         rows = t.rows(
@@ -71,7 +71,8 @@ def enter_canary(state: State, who: str = "service") -> int:
 
 def _try_held(state: State, t: Transaction, who: str) -> int:
     """Put one held record of each class of machines whose canary channel is empty into it: records are held if they
-    were withdrawn together with others, and are then tried alone. Returns how many."""
+    were withdrawn together with others, and are then tried alone. Returns how many; the history says that `who` did
+    it."""
     count = 0
     for (target,) in t.rows("SELECT DISTINCT target FROM record WHERE state = 'held'"):
         if t.row("SELECT 1 FROM channel WHERE channel = 'canary' AND target = ?", (target,)) is None:
@@ -130,7 +131,7 @@ def take_measurement(state: State, content: bytes) -> bool:
 
 def weigh(state: State, rules: Rules = RULES, who: str = "service") -> list[str]:
     """Release or withdraw records in the canary channel by the measurements since they entered it; returns a line of
-    text for each decision."""
+    text for each decision. `rules` say how much must be measured, and `who` is noted in the history."""
     said = []
     with state.database.transaction() as t:
         now = state.clock()

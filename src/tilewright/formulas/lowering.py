@@ -288,7 +288,8 @@ class _Lowering:
         return binary(op, *typed)
 
     def folded(self, op: str, values: Sequence[Value], node: Apply) -> Value | None:
-        """The result of the operator `op` on two literals; None if they have to become elements first."""
+        """The result of the operator `op` on the two literals `values`; None if they have to become elements first.
+        Fails at `node` for an integer that is too large."""
         a, b = values
         if isinstance(a, bool) or isinstance(b, bool) or isinstance(a, Expr) or isinstance(b, Expr):
             return None

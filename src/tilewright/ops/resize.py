@@ -113,8 +113,8 @@ class _Numeric:
 
 
 def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: ResizeAttrs) -> Any:
-    """The coordinate in the input of output sample `o`. `extent`: the input's size, an f64 number or expression;
-    `size`: the output's."""
+    """The coordinate in the input of output sample `o`, by operations of `m` on expressions or arrays. `extent`: the
+    input's size, an f64 number or expression; `size`: the output's."""
     scale = float(attrs.scale)
     start, end = attrs.roi or (0.0, 1.0)
     match attrs.coordinates:
@@ -141,7 +141,8 @@ _NEEDS_EXTENT = ("align_corners", "tf_crop_and_resize", "half_pixel_symmetric")
 
 
 def _first_tap(m: Any, c: Any, attrs: ResizeAttrs) -> Any:
-    """The first input index that the output sample at coordinate `c` reads."""
+    """The first input index that the output sample at coordinate `c` reads, by operations of `m` on expressions or
+    arrays."""
     if attrs.mode != "nearest":
         return m.ceil(c) - taps(attrs) / 2
     match attrs.rounding:
@@ -155,7 +156,7 @@ def _first_tap(m: Any, c: Any, attrs: ResizeAttrs) -> Any:
 
 
 def _weight(m: Any, distance: Any, attrs: ResizeAttrs) -> Any:
-    """The filter's weight at a signed distance, before normalisation."""
+    """The filter's weight at a signed distance, before normalisation, by operations of `m` on expressions or arrays."""
     stretch = min(attrs.scale, 1.0) if attrs.antialias else 1.0
     d = m.abs(distance * stretch)
     if attrs.mode == "linear":

@@ -127,9 +127,9 @@ def least_bytes(intervals: Sequence[Interval]) -> int:
 
 
 def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[Block]:
-    """The memories of all intervals as blocks; whose[k] is the number of the memory that interval k uses. A memory with
-    several intervals has a block for each range of steps in which the same ones are live, as large as the largest of
-    these."""
+    """The memories of all intervals as blocks; `whose[k]` is the number of the memory that interval k uses. A memory of
+    several intervals has one block for each range of steps in which the same intervals are live, and a block is as
+    large as the largest of these."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
         groups.setdefault(whose[k], []).append(x)

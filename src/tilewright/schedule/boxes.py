@@ -141,8 +141,8 @@ def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var,
 def _range_of(
     index: Expr, inner: Mapping[Var, Expr], enclosing: Mapping[Var, Expr], assumptions: tuple[Expr, ...] = ()
 ) -> Range | None:
-    """The inclusive range of `index` over the loops `inner`, in terms of enclosing loops and symbols; None if it is not
-    known."""
+    """The inclusive range of `index` over the loops `inner`, where the conditions `assumptions` hold, as expressions of
+    the `enclosing` loops and symbols; None if it is not known."""
     result = symbolic_bounds(index, inner, enclosing, assumptions)
     return result if result is not None and all(_is_known(e, enclosing) for e in result) else None
 

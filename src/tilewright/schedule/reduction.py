@@ -95,8 +95,8 @@ def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], posi
 
 
 def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int) -> tuple[list[For], Block]:
-    """The block that starts a reduction, and the loops to put around it: copies of the loops from number `position` on
-    that drive spatial iterators."""
+    """(the loops to put around it, the block that starts the reduction of the block `source`): the loops are copies,
+    with other variables, of those of `loops` from number `position` on that drive spatial iterators."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
     below = loops[position:]
     copied = [x for x in below if any(depends_on(it.binding, x.var) for it in spatial)]

@@ -54,8 +54,9 @@ def joins(x: Value, rows: int) -> bool:
 
 
 def crossing(most: int, vectors: Cycles, matrices: Cycles) -> int:
-    """The least number of rows, at most `most`, from which on registers of matrices take fewer cycles than vectors;
-    `most` + 1 if vectors are faster for all of these."""
+    """The least number of rows from which on, up to `most` rows, products in matrix registers take fewer cycles than in
+    vectors; `most` + 1 if they do not for `most` rows. `vectors` and `matrices` return the cycles for a number of
+    rows."""
     return next((m + 1 for m in range(most, 0, -1) if matrices(m) >= vectors(m)), 1)
 
 

@@ -94,7 +94,9 @@ def recompute(
 
 
 def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mapping[Value, Place]], int]) -> Placed:
-    """The cheapest calls whose temporaries take at most `most` bytes. Raises ModelError if there are none."""
+    """The calls of the cheapest plan found whose temporaries take at most `most` bytes once they are placed: `held`
+    returns the bytes of placed calls. Raises ModelError, which says the least bytes of the plans tried, if none
+    does."""
     ordinary = program.simulate(frozenset())
     least = 1 << 63
     if ordinary.peak <= most:
@@ -127,8 +129,8 @@ def _within(program: _Program, most: int, held: Callable[[Sequence[Call], Mappin
 
 
 def smallest(plans: Sequence[Plan]) -> list[Plan]:
-    """The plan of `plans` that needs the least memory, and the one that would if no temporary could use outputs'
-    memory; placing the values shows which is better."""
+    """The plan of `plans` with the fewest live bytes, and the one that would have the fewest if no temporary lay in
+    outputs' memory: one or two plans, of which placing the values shows the better. [] for no plans."""
 
     def order(p: Plan, nbytes: int) -> tuple[int, int, list[str]]:
         return nbytes, p.cycles, sorted(v.name for v in p.dropped)
@@ -303,8 +305,8 @@ class _Program:
     # -- what may be dropped -------------------------------------------------------------------------------------------
 
     def find_middle(self) -> None:
-        """Set the middle to the call for which dropping all values, in segments of some length, needs the least
-        memory."""
+        """Set `middle`, the call after which dropped values are computed again: of the fullest call and some evenly
+        spaced ones, the one with which dropping all values, in segments of some length, needs the least memory."""
         live, overlaid = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
         fullest = max(range(len(live)), key=lambda i: live[i] - overlaid[i], default=0)
         least: dict[int, int] = {}
@@ -343,7 +345,8 @@ class _Program:
         return all(a[1] <= b[0] for a, b in pairwise(results))
 
     def choices(self) -> Iterable[frozenset[Value]]:
-        """Sets of values to be dropped, for each pair of segment length and bound of cycles."""
+        """Sets of values to be dropped: for each pair of a bound on the cycles per byte of repeating a value, and a
+        length of segments."""
         writers = self.writers()
         price = {root: self.price(candidate) / self.sizes[root] for root, candidate in writers.items()}
         ranked = sorted(set(price.values()))
@@ -383,7 +386,8 @@ class _Program:
         return plan
 
     def spared(self) -> list[Plan]:
-        """Plans for the budget "auto": of the least memory, at the cost of a small share of the program's cycles."""
+        """Plans for the budget "auto": those that need the least memory among the ones whose repeated calls take at
+        most the share `SPARE` of the program's cycles; if there are none, the plan that drops nothing."""
         most = SPARE * self.price(range(len(self.calls)))
         plans = [self.simulate(d) for d in {frozenset[Value](), *self.choices()}]
         for share in (2, 1):  # half of what is dropped is often for nothing
@@ -454,8 +458,8 @@ class _Program:
         return live, self.overlaid(steps, first, last)
 
     def overlaid(self, steps: Sequence[Step], first: Mapping[_Life, int], last: Mapping[_Life, int]) -> list[int]:
-        """For each step the bytes that can be in outputs' memory: those of values that die before the outputs are
-        written."""
+        """For each of `steps` the bytes of live values that can lie in outputs' memory, since they die before the
+        output is written. `first` and `last` are the steps at which each value's life begins and ends."""
         result = [0] * len(steps)
         at = {i: k for k, (i, repeated) in reversed(list(enumerate(steps))) if not repeated}
         begins = sorted(

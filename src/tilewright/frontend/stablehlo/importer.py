@@ -228,7 +228,9 @@ class _Importer:
     def block(
         self, block: Block, arguments: Sequence[Item], enclosing: Mapping[int, Item], lifted: bool = False
     ) -> list[Item]:
-        """The results of `block` for these arguments; its operations may also read the values in `enclosing`."""
+        """The results of `block` for these arguments; its operations may also read the values in `enclosing`. `lifted`
+        says that operations are applied to tensors element by element, so that the shapes that they state lack the
+        tensors' dimensions."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise UnsupportedError("functions or regions inside each other so deep are not supported")
@@ -248,7 +250,7 @@ class _Importer:
 
     def noted(self, op: Operation, values: dict[int, Item], lifted: bool) -> bool:
         """Import `op`, and enter its results in `values`. Returns False if it fails or reads a result that failed; the
-        problem is recorded."""
+        problem is recorded. `lifted` is as in `block`."""
         if any(v not in values for v in op.operands):
             return False
         place = next((w for w in (op.where, *reversed(self.callsites)) if ":" in w), op.where)
@@ -426,7 +428,7 @@ class _Importer:
 
     def checked(self, item: Item, t: Type, lifted: bool) -> Item:
         """`item`, a rule's result, checked against the type `t` that the module states; unknown sizes are unified with
-        stated ones."""
+        stated ones. If `lifted`, the operation is applied element by element, and only the element type is checked."""
         if t.shape is None:
             raise UnsupportedError(f"a result of type {t.element} is not supported")
         if item.dtype is not element_type(t.element):

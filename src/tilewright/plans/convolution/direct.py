@@ -222,8 +222,9 @@ def finish(s: Schedule, blocked: Blocked, prologue: tuple[Stage, ...], target: T
 def tile_output(
     s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
-    """Split the loops of the blocked output `out` into strips, panels and register tiles. Returns the loops over
-    images, strips, panels, and (one or two) over the tiles of a strip."""
+    """Split the loops of the blocked output `out` into strips, panels and register tiles. With a `pitch`, lines begin
+    every so many pixels and are tiled as one. Returns the loops over images, strips, panels, and (one or two) over the
+    tiles of a strip."""
     image, k, *pixels, lane = s.loops(out)
     panel, part = s.split(k, factor=candidate.knob("width") // _size(s, lane))
     rows = candidate.knob("rows")
@@ -246,8 +247,8 @@ def tile_ordinary(
     s: Schedule, ordinary: BlockRef, out: BlockRef, candidate: Candidate, target: Target, pitch: int = 0
 ) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
     """Split the loops of the NCHW output `ordinary` into strips and panels, and compute the blocked output `out`
-    inside, a line of a panel at a time, which is transposed when it is complete. Returns the loops over images, strips,
-    panels, and tiles of a strip."""
+    inside, a line of a panel at a time, which is transposed when it is complete. With a `pitch`, lines of `out` begin
+    every so many pixels and are tiled as one. Returns the loops over images, strips, panels, and tiles of a strip."""
     image, k, lines, columns = s.loops(ordinary)
     panel, k = s.split(k, factor=candidate.knob("width"))
     part, channel = s.split(k, factor=target.lanes(4))
@@ -356,7 +357,8 @@ def prefetch_operands(
     s: Schedule, anchor: Stage, reduce: list[LoopRef], candidate: Candidate, tiles: int, target: Target
 ) -> None:
     """Add prefetches to the loops of the reduction: of the next weights, if those come from beyond the second level of
-    cache, or of the next strip's pixels, for 1x1 convolutions over flat maps that do."""
+    cache, or of the next strip's pixels, for 1x1 convolutions over flat maps that do. `tiles` is the number of register
+    tiles of a strip."""
     weights, loads = packed_operand(anchor), factors(anchor.block)
     long = [loop for loop in reduce if extent(s, loop) != 1]
     if weights is None or loads is None or not long:

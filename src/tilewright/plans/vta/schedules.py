@@ -58,7 +58,8 @@ def decision_key(stages: Stages) -> Key:
 
 
 def _contraction(stages: Stages, tile: Tile, phases: int, separate: bool) -> PrimFunc:
-    """The scheduled function of `stages`, sums of products computed by tiles of `tile`."""
+    """The scheduled function of `stages`, sums of products computed by tiles of `tile`. `phases` is 1, or 2 for a
+    transposed convolution of stride 2; `separate` is not used."""
     s = te.create_schedule(stages.result)
     result, sums = s[stages.result], s[stages.sums]
     x, w, bias, _ = stages.arguments

@@ -77,9 +77,13 @@ def strips(half: int) -> Iterator[int]:
 def estimate(
     shape: DirectProblem, choice: StrassenStrips, strip: int, model: float, target: Target, rows: int | None = None
 ) -> Cost:
-    """The cost of an image in strips of `strip` pixels: the work of one core, and the idle cycles of other cores, as
-    threads share the strips or, if there are few strips, the phases of each. Register tiles have `rows` rows (None: the
-    best number)."""
+    """The cost of one image in strips of `strip` pixels: the work of one core, and the idle cycles of other cores, as
+    threads share the strips or, if there are few strips, the phases of each.
+
+    Args:
+        model: the bytes of all weights of the model, which decide from which memory a call reads them.
+        rows: of register tiles; None: the best number.
+    """
     count = ceil(ceil(shape.height * shape.width / 2) / strip)
     x, y = (2 * strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
     group = 4 * strip * choice.width * choice.panels
@@ -129,8 +133,8 @@ def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
 
 
 def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
-    """(rows of a register tile, cost of one product of a strip, `quarter`, in such tiles) for each number of rows that
-    the registers hold."""
+    """(rows of a register tile, cost of one product of a strip, `quarter`, in such tiles of `width` columns) for each
+    number of rows that the registers hold."""
     vectors = width // target.lanes(4)
     most = [n for n in range(1, MAX_ROWS + 1) if registers(n, vectors, target) < target.registers]
     results = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]

@@ -224,9 +224,10 @@ def run(n: Call, ensemble: Ensemble, aggregate: str, base: Array | None, to: DTy
 
 
 def _leaves(ensemble: Ensemble, combine: str, work: DType) -> tuple[Array, Array, Array, int]:
-    """(row of the values for each leaf, -1 for inner nodes; the values; group of each tree; number of groups). If each
-    leaf has one weight, and a tree's leaves have one target, trees are grouped by target; else there is one group, with
-    a column of the values for each target."""
+    """(row of the values for each leaf, -1 for inner nodes; the values, of type `work`; group of each tree; number of
+    groups). If each leaf has one weight, and a tree's leaves have one target, trees are grouped by target; else there
+    is one group, with a column of the values for each target. Several weights of a leaf for one target are combined by
+    `combine`: "sum", "min" or "max"."""
     nodes, targets = len(ensemble.yes), ensemble.targets
     is_leaf = ensemble.yes < 0
     leaf = np.where(is_leaf, np.cumsum(is_leaf) - 1, -1)

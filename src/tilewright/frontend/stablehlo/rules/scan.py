@@ -180,7 +180,8 @@ class _Loop:
 
     def emit(self, call: Call, start: Sequence[Value], captured: Sequence[Value], written: int) -> list[Item] | None:
         """Emit the operator `loop` for initial values `start` and outer values `captured`. Returns the items of the
-        results; None if the loop is to be unrolled."""
+        results; None if the loop is to be unrolled, since it has no sequences, or at most `written` iterations and no
+        recurrent cell."""
         graph, moving = self.graph, len(start)
         states = [k for k in range(moving) if k not in self.collected]
         inner = GraphBuilder(graph.name, reserved={v.name for n in graph.nodes for v in n.outputs})
