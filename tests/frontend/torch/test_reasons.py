@@ -93,3 +93,9 @@ def test_a_registered_class_is_a_result() -> None:
     got, want = tw.compile(module, (x,))(x), module(x)
     torch.testing.assert_close(torch.as_tensor(got[0]), want.a.detach())
     torch.testing.assert_close(torch.as_tensor(got[1]), want.b.detach())
+
+
+def test_a_mask_beside_indices_is_named() -> None:
+    x, i = torch.randn(4, 3), torch.tensor([0, 2])
+    with pytest.raises(UnsupportedError, match="a size that depends on values and meets another"):
+        tw.compile(Calls(lambda y, mask, i: y[mask, i]).eval(), (x, torch.tensor([True, False, True, False]), i))

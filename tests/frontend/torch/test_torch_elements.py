@@ -234,3 +234,34 @@ def test_the_gradient_of_a_window_with_nan_flows_to_the_last_one(windows: str) -
     (result,) = tw.differentiable(Functional(function), example=(x,))(mine)
     result.backward(weights)
     assert torch.equal(mine.grad, expected.grad)
+
+
+MASKED: dict[str, Any] = {
+    "an axis within": lambda x, row, plane, i: x[:, row],
+    "the last axis": lambda x, row, plane, i: x[..., plane[0]],
+    "two axes within": lambda x, row, plane, i: x[None][:, :, plane],
+    "after an index": lambda x, row, plane, i: x[i, row],
+    "before an index": lambda x, row, plane, i: x[:, row, i],
+    "apart from an index": lambda x, row, plane, i: x[i, :, plane[0]],
+    "an index of one element in two dimensions": lambda x, row, plane, i: x[i[None], row],
+    "two axes after an index": lambda x, row, plane, i: x[i, plane],
+    "written": lambda x, row, plane, i: torch.index_put(x, (i, row), torch.tensor(7.0)),
+    "written to two axes": lambda x, row, plane, i: torch.index_put(x, (i, plane), torch.tensor(7.0)),
+    "added": lambda x, row, plane, i: torch.index_put(x, (i, row), torch.ones(5), accumulate=True),
+}
+
+
+@pytest.mark.parametrize("form", MASKED)
+def test_a_mask_among_other_indices(form: str) -> None:
+    x, i = torch.randn(4, 3, 5), torch.tensor([-1])
+    function = MASKED[form]
+    compiled = tw.compile(Functional(function), (x, torch.ones(3) > 0, torch.ones(3, 5) > 0, i), dynamic=None)
+    for _ in range(4):
+        row, plane = torch.rand(3) > 0.5, torch.rand(3, 5) > 0.5
+        expected = function(x, row, plane, i)
+        (got,) = (
+            compiled(x, row, plane, i)
+            if isinstance(compiled(x, row, plane, i), tuple)
+            else (compiled(x, row, plane, i),)
+        )
+        assert torch.equal(torch.as_tensor(np.asarray(got)), expected)

@@ -108,12 +108,12 @@ class Call(Emitter):
                 several[k] = self.cast(value, element_type(result.dtype))
         return several if isinstance(match, list | tuple) else several[0]
 
-    def places(self, x: Value) -> Value:
+    def places(self, x: Value, axis: int | None = 0) -> Value:
         """The coordinates of the elements of `x` that are not zero, one row each. Their number is a new symbol, which
-        is also recorded for PyTorch's symbol of it."""
+        is also recorded for PyTorch's symbol of it, the extent of the node's result along `axis` (None: of none)."""
         result, count = self.emit_all("nonzero", x)
         rows = self.head(result, count)
-        size = self.results.shape[0]
+        size = None if axis is None else self.results.shape[axis]
         if isinstance(size, torch.SymInt):
             self.sizes.known[str(size.node.expr)] = rows.shape[0]
         return rows

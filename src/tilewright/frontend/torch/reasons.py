@@ -26,6 +26,10 @@ def known_reason(label: str, error: BaseException) -> ModelError | None:
             expected = "tensors, or tuples, lists, dicts and registered classes of tensors"
             what = f"{which} of {label} is of a class unknown to PyTorch"
             return ModelError(what, expected=expected, got=name, hint=hint)
+        if type(cause).__name__ == "PendingUnbackedSymbolNotFound":
+            what = f"{label} has a size that depends on values and meets another size, which PyTorch does not export"
+            hint = f"of x[mask, i] index first by the mask, then within the result; or use torch.where; {_ELSEWHERE}"
+            return UnsupportedError(what, got=_first_line(cause), hint=hint)
     frames = [frame for cause in _chain(error) for frame in _frames(cause)]
     if any(map(_packs, frames)):
         what = f"{label} packs sequences of several lengths, which PyTorch does not export"
@@ -37,6 +41,10 @@ def known_reason(label: str, error: BaseException) -> ModelError | None:
         what = f"{label} takes a derivative in forward mode (torch.func.jacfwd) that PyTorch does not export"
         return UnsupportedError(what, hint=f"torch.func.jvp of one direction is exported; {_ELSEWHERE}")
     return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -85,11 +85,11 @@ def take_along_dim(n: Call, x: Value, index: Value, dim: int | None = None) -> V
 def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
     """x[i, :, j ...]: integer tensors broadcast together; adjacent ones keep their position, else the indexed
     dimensions come first. A mask is replaced by the coordinates where it is true."""
-    masks = [i for i in indices if i is not None and (i.dtype is boolean or i.dtype.name == "u8")]
+    masks = [i for i in indices if i is not None and _is_mask(i)]
     if len(masks) == 1 and indices[0] is masks[0] and all(i is None for i in indices[1:]):
         return of_mask(n, x, masks[0])
     if masks:
-        raise UnsupportedError("indexing by a mask that is not the only index is not supported", hint="use torch.where")
+        indices = _coordinates(n, indices, masks)
     places = [k for k, i in enumerate(indices) if i is not None]
     present = [i for i in indices if i is not None]
     for k, i in zip(places, present, strict=True):
@@ -107,6 +107,34 @@ def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
     before, wide = places[0], len(shape)
     order = [*range(wide, wide + before), *range(wide), *range(wide + before, y.type.rank)]
     return n.transpose(y, order)
+
+
+def _is_mask(index: Value) -> bool:
+    return index.dtype is boolean or index.dtype.name == "u8"
+
+
+def _coordinates(
+    n: Call, indices: Sequence[Value | None], masks: Sequence[Value], *, reads: bool = True
+) -> list[Value | None]:
+    """`indices` with each mask, which covers as many dimensions as it has, replaced by the coordinates of its true
+    elements along them. `reads`: whether the node's result has a dimension of these elements. Raises UnsupportedError
+    for several masks, and beside indices of several elements, which must be as many as are true."""
+    others = [i for i in indices if i is not None and not _is_mask(i)]
+    if len(masks) > 1 or any(not is_const(d, 1) for i in others for d in i.shape):
+        what = "a mask beside another index of several elements is not supported"
+        raise UnsupportedError(what, hint="index first by the mask, then within the result; or use torch.where")
+    covered = [k for i in indices for k in ([i is not None] * (i.type.rank if i is not None and _is_mask(i) else 1))]
+    first, last = covered.index(True), len(covered) - covered[::-1].index(True)
+    wide = max([1, *(i.type.rank for i in others)])
+    axis = (first if all(covered[first:last]) else 0) + wide - 1  # of the last dimension of the indices, broadcast
+    result: list[Value | None] = []
+    for i in indices:
+        if i is None or not _is_mask(i):
+            result.append(i)
+            continue
+        rows = n.places(i, axis if reads else None)
+        result += [n.reshape(n.slice(rows, 1, k, 1), rows.shape[:1]) for k in range(i.type.rank)]
+    return result
 
 
 def of_mask(n: Call, x: Value, mask: Value) -> Value:
@@ -326,8 +354,9 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
         mask, chosen = present[0], _of_places(n, x, present[0], n.cast(values, x.dtype))
         mask = n.broadcast(n.reshape(mask, (*mask.shape, *([1] * (x.type.rank - mask.type.rank)))), x.shape)
         return n.emit("select", mask, n.emit("add", x, chosen) if accumulate else chosen, x)
-    if any(i.dtype is boolean for i in present):
-        raise n.unsupported("with these indices")
+    if masks := [i for i in present if i.dtype is boolean]:
+        indices = _coordinates(n, indices, masks, reads=False)
+        present = [i for i in indices if i is not None]
     places = [k for k, i in enumerate(indices) if i is not None]
     for k, i in zip(places, present, strict=True):
         n.check_indices(i, x.shape[k], from_end=True)
