@@ -216,6 +216,30 @@ def test_a_literal_bound_of_a_long_loop_makes_no_versions(rows: int) -> None:
         assert np.array_equal(b, a + a[:, :1])
 
 
+@pytest.mark.parametrize("channels", [36, 48, 33, 60])
+def test_only_the_write_that_has_a_condition_has_versions(channels: int) -> None:
+    """The loop that computes the rows stands once; the tile that is transposed is in each version as a whole, and the
+    one for the last channels knows how many there are, since the loop around it is as short as a condition says."""
+    blocks = -(-channels // 16)
+    func = parse_func(
+        f"func @blocks(x: f32[{blocks}, 16, 16], y: f32[{channels}, 16]) {{ for co in 0..{-(-blocks // 2)} parallel {{ "
+        f"for c in 0..2 {{ if co * 2 + c < {blocks} {{ alloc r: f32[16, 16] for q in 0..16 {{ "
+        "for l in 0..16 vectorized { r[q, l] = x[co * 2 + c, q, l] * 2.0 } } alloc t: f32[16, 16] in local "
+        "for p in 0..16 unrolled { for k in 0..16 vectorized { t[p, k] = r[p, k] } } for i in 0..16 unrolled { "
+        f"if co * 32 + c * 16 + i < {channels} {{ for j in 0..16 vectorized {{ y[co * 32 + c * 16 + i, j] = t[j, i] "
+        "} } } } } } }"
+    )
+    result = bound_loops(partition_loops(func))
+    verify_func(result)
+    text = str(result)
+    assert text.count("* 2.0") == 1 and text.count("alloc t") == (4 if channels == 60 else 2)
+    assert all(str(s.condition) in ("co < 1", "c < 1") for s in walk(result.body) if isinstance(s, If))
+    x = np.random.default_rng(0).standard_normal((blocks, 16, 16)).astype("f4")
+    y = np.full((channels, 16), np.nan, np.float32)
+    interpret(result, [x, y])
+    np.testing.assert_array_equal(y, 2 * x.transpose(0, 2, 1).reshape(-1, 16)[:channels])
+
+
 def test_tall_tiles_have_a_version_for_each_number_of_rows_that_remain() -> None:
     s = Schedule(matmul(te.var("n"), 32, 8))
     copy = s.cache_write("C", "local")

@@ -11,7 +11,8 @@ gives the range of v where it always holds. The loop becomes head, main and tail
 is substituted, so that with a literal n the tail's inner loop has the remaining extent and no condition. Two such loops
 around each other give main/main, main/tail, tail/main, tail/tail. A parallel loop stays one loop and chooses inside, as
 does a loop whose variable occurs through a quotient (`f // 4` after fusing), and one where only a part of the body, say
-the final write of a tile, has conditions.
+the final write of a tile, has conditions. A parallel loop chooses in such a part alone, too, where its other conditions
+only bound loops.
 
 Conditions of `If` are considered, unless all that they do is to bound long loops; those of `select` (padding) only if
 they differ between the lanes or the copies of an inner vectorized or unrolled loop. `limit` bounds how many versions of
@@ -141,6 +142,11 @@ class _Partition:
         count = 1 + how.has_head + how.has_tail
         one_loop = how.loop.kind == "parallel" or how.key is not how.loop.var
         part = _part(how.loop.body, how.conditions)
+        if part is None and one_loop:
+            worth = [c for c, decides in _conditions(how.loop, outer, self.literal).items() if decides]
+            less = _split_by(worth, how.loop, outer)
+            part = None if less is None else _part(how.loop.body, less.conditions)
+            how = how if less is None or part is None else less
         if part is not None and (one_loop or (not how.has_head and how.single_tail)):
             return self.choice(how, part, outer, budget)
         if one_loop:
@@ -196,7 +202,8 @@ class _Partition:
         if how.has_tail:
             tests.append(how.key < how.stop)
             tail = put(focus, how.key, how.stop) if how.single_tail else focus
-            rest = self.version(tail, enclosing, budget)
+            at = {loop.var: how.stop} if how.single_tail and how.key is loop.var else {}
+            rest = self.version(tail, {**enclosing, **_shorter(loop.body, focus, at, an)}, budget)
             if as_int(loop.extent) is not None and _asked_in_steps(rest, loop.var):
                 rest = self.main(how, rest, {**outer, **enclosing}, budget)
         if how.has_head:
@@ -244,9 +251,9 @@ def _find_split(loop: For, outer: dict[Var, Expr], literal: bool) -> _Split | No
     """The way to split `loop` at bounds of its conditions, so that these hold in the main part; if there is none, at
     bounds of selects between two arrays, so that the main part reads only the second; None if there is none either.
     `outer`: the extents of the loops around it; `literal`: bounds without symbols count."""
-    return _split_by(_conditions(loop, outer, literal), loop, outer) or _split_by(
-        list(_alternatives(loop)), loop, outer
-    )
+    conditions = _conditions(loop, outer, literal)
+    worth = list(conditions) if any(conditions.values()) else []
+    return _split_by(worth, loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
 
 
 def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Split | None:
@@ -288,10 +295,13 @@ def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None =
 def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:
     """The only statement of a sequence in a loop's body that contains the conditions; None if there is none."""
     match s:
-        case Allocate() | Let():
+        case Allocate(body=Seq((For(kind="unrolled"), For(kind="unrolled")))):
+            # A tile that one loop fills and one stores is transposed as a whole (`codegen/llvm/transposed.py`).
+            return None if _part(s.body, conditions) is None else s
+        case Allocate() | Let() | For(kind="serial"):
             return _part(s.body, conditions)
-        case For(kind="serial"):
-            return _part(s.body, conditions)
+        case If(condition, then, None) if conditions.isdisjoint(conjuncts(condition)):
+            return _part(then, conditions)
         case Seq(stmts):
             holding = [c for c in stmts if _holds(c, conditions)]
             if len(holding) == 1:
@@ -317,12 +327,28 @@ def _enclosing_loops(s: Stmt, inner: Stmt) -> dict[Var, Expr]:
     return enclosing
 
 
+def _shorter(s: Stmt, inner: Stmt, at: Mapping[Var, Expr], an: Analyzer) -> dict[Var, Expr]:
+    """The extents, where variables have the values `at`, of the loops between `s` and the statement `inner` in it that
+    conditions around it then limit to a number of iterations."""
+    extents: dict[Var, Expr] = {}
+    loops = _enclosing_loops(s, inner) if at else {}
+    while loops and s is not inner:
+        parts = conjuncts(s.condition) if isinstance(s, If) and s.orelse is None else []
+        for part in (an.simplify(substitute(part, at)) for part in parts):
+            for v in loops.keys() & set(variables(part)):
+                limit = _candidate(an, frozenset(), v, part)
+                if limit is not None and limit.key is v and not limit.is_low and (as_int(limit.bound) or 0) > 0:
+                    extents[v] = an.simplify(minimum(extents.get(v, loops[v]), limit.bound))
+        s = next(c for c in s.children if any(t is inner for t in walk(c)))
+    return extents
+
+
 def _holds(s: Stmt, conditions: set[Expr]) -> bool:
     return any(n in conditions for t in walk(s) for e in exprs_of(t) for n in walk_expr(e))
 
 
-def _conditions(loop: For, outer: Mapping[Var, Expr], literal: bool) -> list[Expr]:
-    """The conditions inside `loop` that mention its variable, each once, if any of them is worth a split.
+def _conditions(loop: For, outer: Mapping[Var, Expr], literal: bool) -> dict[Expr, bool]:
+    """The conditions inside `loop` that mention its variable, and whether each is worth a split.
 
     A condition that only bounds a long loop is not: it becomes that loop's extent (`conditions.py`) at no cost for a
     body of loops, while a split would double all versions of the tiles inside. `literal`: bounds without symbols are.
@@ -351,7 +377,7 @@ def _conditions(loop: For, outer: Mapping[Var, Expr], literal: bool) -> list[Exp
             elif _is_long(s):
                 bounded = s.var
         stack += [(child, inner, lanes, bounded) for child in reversed(s.children)]
-    return list(result) if any(result.values()) else []
+    return result
 
 
 def _is_long(loop: For) -> bool:
