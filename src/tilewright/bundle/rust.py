@@ -1,4 +1,4 @@
-"""The text of a bundle's Rust module, NAME.rs; `embedded` says that the object contains the weights."""
+"""A bundle's texts in Rust: a module around the functions, and an example."""
 
 from __future__ import annotations
 

@@ -209,7 +209,8 @@ class _Work:
     def without_zeros(
         self, graph: Graph, weights: dict[str, Any], dense: tuple[Program, Model]
     ) -> tuple[Program, Model]:
-        """The program that skips the zeros of weights, if it is faster than the dense one."""
+        """(program, loaded model) of `graph` that skip the zeros of `weights`, if calls are faster than those of
+        `dense`, the pair that computes with all elements; else `dense`."""
         read = patterned(
             replace(self.maker.read, graph=graph, weights=weights), MIN_ZEROS, self.maker.options["target"]
         )

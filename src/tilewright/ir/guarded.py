@@ -26,7 +26,9 @@ def guarded_loads(e: Expr, wanted: set[Load], conditions: Conditions = ()) -> It
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """One walk over an expression: the loads that it yields, those that their indices read, and what it has seen."""
+    """One walk over an expression that yields loads with the conditions under which they are evaluated: `wanted` are
+    the loads to be yielded, `read` those that their indices contain, `seen` the expressions already walked under
+    certain conditions."""
 
     wanted: set[Load]
     read: set[Load]

@@ -58,10 +58,12 @@ class AttentionGradientAttrs(ScoresAttrs):
 
 
 def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...]:
-    """The type rule of `attention_gradient`: inputs q, k, v, g, mask?; outputs dq, dk, dv.
+    """The type rule of `attention_gradient`: inputs q, k, v, g, mask?; outputs dq, dk, dv, or with `joined` one array
+    of all three.
 
     `order` has a letter for each of q, k, v and g, the gradient of the result; see the type rule of attention, whose
-    other attributes these are. dq, dk and dv are ordered as q, k and v, and have the heads that are used of them.
+    other attributes these are. dq, dk and dv have the order of dimensions of q, k and v, with only those heads that
+    attention reads.
     """
     q, k, v, g = (present(t) for t in types[:4])
     mask = (*types[4:], None)[0]

@@ -59,7 +59,8 @@ def split(
             for i_1 in 0..8:
                 block C(vi = i_0 * 8 + i_1) where i_0 * 8 + i_1 < n
 
-    Returns the new loops, outermost first. Refuses loops that are not serial and factors that do not cover the loop.
+    Returns the function and the names of the new loops, outermost first. Refuses loops that are not serial, and factors
+    that do not cover the loop.
     """
     path = loop_path(func, loop)
     old = last_loop(path)

@@ -156,8 +156,9 @@ class _Want:
 
 
 def _wants(walked: _Walk, joints: _Joints) -> Iterator[_Want]:
-    """The conditions that the accesses of a block set on joints: iterators can be joined only together with the
-    dimensions that they index, and the reverse."""
+    """The conditions that the accesses of a block set on joints, which are pairs of neighbouring iterators, or
+    dimensions, to be made one: iterators can be joined only together with the dimensions that they index, and the
+    reverse."""
     iters, name = walked.block.iters, walked.block.name
     own: dict[tuple[Expr, Expr], int] = {(a.var, b.var): k for k, (a, b) in reversed([*enumerate(pairwise(iters))])}
     places = [k for k in range(len(iters) - 1) if (name, k) in joints.axes]

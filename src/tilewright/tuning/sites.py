@@ -129,9 +129,10 @@ def _distinguished(
     differences: Sequence[tuple[range, range]],
     exchanges: frozenset[tuple[int, int]],
 ) -> Split:
-    """Assign each of the `differences` between two programs to the one site whose steps (`own`) it contains, or with
-    whose steps it exchanges values (`exchanges`). Sites that share one are tangled; if some difference has no owner, no
-    site gets a part."""
+    """How the `differences` between two programs are divided among sites, whose steps are `own`. A difference belongs
+    to the one site whose steps it contains or, if there is none, with whose steps it exchanges values (`exchanges`,
+    pairs of steps). Sites to which one difference belongs are tangled; if some difference belongs to none, no site gets
+    a part."""
     if all(len(gone) == len(come) for gone, come in differences):
         pairs = [pair for gone, come in differences for pair in zip(gone, come, strict=True)]
         differences = [(range(a, a + 1), range(b, b + 1)) for a, b in pairs]

@@ -63,8 +63,9 @@ def equal_shapes(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
 
 
 class RowGrower:
-    """Grows row groups. `in_use` says which nodes belong to groups of several nodes already; `whole` gives all nodes
-    of a node's group; `spans` are the first and last nodes of groups of several nodes, in order."""
+    """Grows groups of `nodes` that work on the same rows, each around a reduction: `grow` adds neighbours that may
+    join. `in_use` says which nodes belong to groups of several nodes already; `whole` gives all nodes of a node's
+    group; `spans` are the first and last nodes of groups of several nodes, in order."""
 
     def __init__(
         self,

@@ -21,7 +21,8 @@ from tilewright.transform.loops.merge import parts
 
 
 def promote_partials(func: PrimFunc) -> PrimFunc:
-    """The function with the partial results of loops over rows in buffers that become registers."""
+    """The function in which loops over rows accumulate the partial results of each row in a small buffer, which becomes
+    registers, and store them once; the function itself if no loop does."""
     used_names = names_of(func)
 
     def statement(s: Stmt) -> Stmt | None:
