@@ -80,7 +80,7 @@ class _Pattern:
 
 
 class _Patterns:
-    """The patterns of tensors, each computed once."""
+    """A cache of the patterns of tensors: the reads of operands by which each is computed."""
 
     def __init__(self) -> None:
         self.known: dict[Tensor, _Pattern | None] = {}

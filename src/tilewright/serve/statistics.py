@@ -64,7 +64,7 @@ class Histogram:
 
 
 class Duration:
-    """A count, and a sum of nanoseconds."""
+    """How often something has happened (`count`), and the nanoseconds that it took in all (`ns`)."""
 
     __slots__ = ("count", "ns")
 

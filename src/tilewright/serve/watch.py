@@ -15,7 +15,8 @@ _Mark = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes: versions to open, and names with versions that were removed."""
+    """The changes of a folder of models since the last look: versions to open, and (name, version) of each that was
+    removed."""
 
     opened: Sequence[Source]
     gone: Sequence[tuple[str, str]]

@@ -62,7 +62,7 @@ _TRANSFORMED = Origin("2026-11-26", "Zen 4", 'make audit ARGS="--kinds conv3x3 c
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Multiply-adds, loads and functions in register tiles."""
+    """Constants of estimates about multiply-adds, loads and functions in register tiles."""
 
     fma_latency: float = constant(4.0, "cycles", "from a multiply-add to one that needs its result", _FIRST)
     fma_latency_scheduled: float = constant(
@@ -444,7 +444,7 @@ class Prefetching:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Sizes of the pieces in which copies, transpositions and sums go through memory."""
+    """Constants of estimates: the sizes of the pieces in which copies, transpositions and sums go through memory."""
 
     box: int = constant(
         4096,
@@ -477,7 +477,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Costs of instructions on matrix registers besides the products themselves."""
+    """Constants of estimates: the costs of instructions on matrix registers besides the products themselves."""
 
     stored_sums: float = constant(
         4.0,

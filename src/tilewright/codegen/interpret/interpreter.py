@@ -134,7 +134,8 @@ def _solve(extent: Expr, size: int) -> tuple[Var, int] | None:
 
 
 class _Machine:
-    """Compiles statements to closures over what the scope holds."""
+    """The interpreter of one function: compiles its statements to Python closures, which read and write the variables
+    and memory of `scope`."""
 
     def __init__(
         self, func: PrimFunc, values: Mapping[Var, int], intrinsics: Mapping[str, Reference], backwards: bool

@@ -22,7 +22,7 @@ score."""
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The rows of one of several packed sequences."""
+    """The rows of one of several packed sequences: the number of the first one, and how many they are."""
 
     first: Expr
     length: Expr

@@ -11,7 +11,7 @@ from tilewright.serve.batching.policy import Batch, Job, Queue
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A batch that a lane computes, and the time at which it began."""
+    """The start of a batch of one model's jobs on a lane, and its time."""
 
     model: Hashable
     lane: int

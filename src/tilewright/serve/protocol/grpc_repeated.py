@@ -42,7 +42,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A message whose form is known."""
+    """The bytes of a gRPC request whose form is that of an earlier one, so that its parts are read at known
+    positions."""
 
     form: Form
     data: bytes

@@ -279,7 +279,7 @@ def _region(graph: Graph, name: str, members: Sequence[int], fixed: Collection[V
 
 @dataclass(slots=True)
 class _Writer:
-    """Builds the graph with calls in place of the regions."""
+    """Builds a graph in which regions that other compilers compute are replaced by calls."""
 
     graph: Graph
     blocks: Blocks

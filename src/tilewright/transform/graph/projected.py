@@ -53,7 +53,8 @@ def attend_to_sources(graph: Graph) -> Graph:
 
 
 class _Projected:
-    """Rewrites one attention node. It emits nothing before all conditions are checked."""
+    """Rewrites one attention node, so that its queries attend to the source of the keys and values. It emits nothing
+    before all conditions are checked."""
 
     def __init__(self, m: Match) -> None:
         self.node, self.facts, self.new = m.node, m.rewriter, m

@@ -37,7 +37,7 @@ class Cut:
 
 
 class _Whole:
-    """The part of a value that is all of it."""
+    """The mark for a value that is needed as a whole, in place of a `Cut` of it."""
 
 
 WHOLE = _Whole()

@@ -212,7 +212,8 @@ def _dimension(
 
 
 class _Rewriter:
-    """Inserts the allocations and subtracts the start of each place from indices."""
+    """Inserts the allocation of each buffer in `places`, and subtracts the start of its place from the indices of its
+    accesses."""
 
     __slots__ = ("_analyzer", "_memo", "places")
 

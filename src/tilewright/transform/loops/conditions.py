@@ -55,7 +55,8 @@ def bound_loops_of(stmt: Stmt, analyzer: Analyzer | None = None) -> Stmt:
 
 
 class _Mover:
-    """Rewrites bottom-up. With an analyzer, conditions also become extents; without one, they only move."""
+    """Rewrites statements bottom-up so that conditions move outwards. With an analyzer, conditions also become the
+    extents of loops; without one, they only move."""
 
     __slots__ = ("an",)
 

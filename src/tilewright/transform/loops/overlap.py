@@ -275,7 +275,8 @@ def _held(s: Stmt, tests: frozenset[Expr]) -> Stmt:
 
 
 class _ElsewhereError(Exception):
-    """Raised if the tile occurs elsewhere than in the number of an element."""
+    """Raised if the body of a loop over tiles uses the tile's number elsewhere than in the number of one of its
+    elements."""
 
 
 class _Mover:
