@@ -141,7 +141,8 @@ class _Open:
 
 
 class Regions:
-    """Writes the blocks of loops and branches. `control` is the slot with the words that bound loops."""
+    """Writes the LLVM text of a program's loops, branches, checks and extents, between its calls of kernels. `control`
+    is the number of the slot with the address of the words that limit loops' iterations."""
 
     def __init__(self, caller: Caller, control: int) -> None:
         self.caller = caller

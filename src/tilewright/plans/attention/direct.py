@@ -141,8 +141,9 @@ class DirectLoops:
     def block(
         self, sums: Buffer, scores: Buffer, b: Expr, g: Expr, start: Expr, j: Expr, count: Expr, past: bool
     ) -> None:
-        """Emit `sums` += scores * values for the values j .. j + `count` - 1 of a segment; `start` and `past` say which
-        segment it is, as for `grow`. Some vectors of columns are computed at a time: at most as many as there are keys
+        """Emit `sums` += scores * values for the values j .. j + `count` - 1 of a segment, of batch `b` and head `g`.
+        `past` says whether the segment is the cache of earlier keys and values or the new ones, `start` is the column
+        of `scores` for its first key. Some vectors of columns are computed at a time: at most as many as there are keys
         in a block of scores, since both need one accumulator per row."""
         vectors = as_int(ceildiv(self.task.out_depth, self.width))
         assert vectors is not None

@@ -187,9 +187,9 @@ def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
 
 
 def cases(structure: Structure, target: Target) -> list[Values]:
-    """The constants that get separate versions of a product whose number of rows is symbolic: one row, a matrix-vector
-    product, for which another tile is best; and two or three, where multiply-adds of a tile of one panel would wait for
-    each other."""
+    """The values of a product's symbolic number of rows for which the product gets separate versions: one row, a
+    matrix-vector product, for which another tile is best; and two or three, where multiply-adds of a tile of one panel
+    would wait for each other. [] unless the number depends on exactly one symbol."""
     anchor = structure.anchors[0]
     row = row_iter(anchor)
     symbols = () if row is None else variables(row.extent)

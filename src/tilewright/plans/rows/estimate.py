@@ -58,8 +58,8 @@ def products(structure: Structure, rows: Rows, target: Target) -> Cost:
 
 
 def _count(extent: Expr) -> int:
-    """An extent as a number: each symbol in a product counts by itself as `SYMBOL`, so that height x width counts as
-    two symbols, as in other stages."""
+    """An extent as a number, in which each factor of a product counts by itself: a symbol as `SYMBOL`, so that height x
+    width counts as two symbols."""
     if type(extent) is Op and extent.name == "mul":
         return prod(_count(part) for part in extent.args)
     return number(extent)

@@ -323,7 +323,8 @@ class _Mover:
         return rebuild(e, [self.expr(c) for c in e.children])
 
     def row(self, e: Expr) -> Expr | None:
-        """`e` with the new row number; None if it does not depend on one row number alone."""
+        """`e` with `first + row` in place of `tile * size + row`; None if it does not depend on one row number
+        alone."""
         tile = self.tiles.loop.var
         inner = [v for v in variables(e) if v in self.tiles.inner]
         if len(inner) != 1 or not e.dtype.is_int or any(type(n) is Load for n in walk_expr(e)):
