@@ -57,11 +57,6 @@ def records() -> dict[type[Algorithm], Record]:
     return {r.kind: r for r in sorted(every, key=lambda r: r.turn)}
 
 
-def unchanged(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
-    """The options unchanged: the `offer` of a record whose algorithm is offered by another record of its folder."""
-    return options
-
-
 def offered(enclosing: Surroundings, node: Node, options: list[Option]) -> list[Option]:
     """The options of a node with the offers of all algorithms added that have a record for its operator."""
     for record in records().values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright.algorithms.winograd.selection import Winograd, WinogradBySize, WinogradSums
 from tilewright.support.discover import imported_later
-from tilewright.transform.algorithm import Record, unchanged
+from tilewright.transform.algorithm import Record
 from tilewright.transform.problems import is_one_group
 
 _HERE = "tilewright.algorithms.winograd"
@@ -17,6 +17,6 @@ winograd_sums = imported_later(f"{_HERE}.layout:winograd_sums")
 
 RECORDS = (
     Record(Winograd, "conv", with_transforms, winograd, fits=is_one_group),
-    Record(WinogradBySize, "conv", unchanged, winograd_by_size),
+    Record(WinogradBySize, "conv", lambda enclosing, node, options: options, winograd_by_size),  # by `with_transforms`
     Record(WinogradSums, "conv_weight_gradient", with_sums, winograd_sums),
 )
