@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo, tflite
-from tilewright.frontend.common.contents import is_compiled, other_format
+from tilewright.frontend.common.contents import is_compiled, other_format, other_object
 from tilewright.ir.dim import DimSizes, stated
 from tilewright.ir.graph import Graph
 from tilewright.ir.interface import Imported
@@ -59,9 +59,7 @@ def import_model(
     if frontend is not None:
         return frontend.load(model, dims, example)
     if example is not None:
-        raise ModelError(
-            "only PyTorch modules and functions of JAX need an example of their inputs", got=type(model).__name__
-        )
+        raise other_object("only PyTorch modules and functions of JAX need an example of their inputs", model)
     from tilewright.frontend.onnx import import_onnx
 
     return import_onnx(model, dims)

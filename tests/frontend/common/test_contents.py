@@ -50,6 +50,43 @@ def test_what_is_unknown_is_left_to_the_reader() -> None:
     assert str(error) == "x: the file is no letter: got a greeting"
 
 
+def test_numbers_that_begin_as_html_are_left_to_the_reader() -> None:
+    """A FlatBuffer of `jax.export` begins so."""
+    error = other_format("the file is not an ONNX model", b"<\0\0\0\0\0:\0", got="corrupt")
+    assert str(error) == "the file is not an ONNX model: got corrupt"
+
+
+class Lowered:
+    """Stands for `jax.stages.Lowered`."""
+
+    def as_text(self) -> str:
+        return ""
+
+    def compile(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("model", "hint"),
+    [
+        (abs, r"tw\.compile\(jax\.jit\(f\), example\)"),
+        (Lowered(), r"lowered\.as_text\(\)"),
+        (bytearray(b"x"), r"jax\.export\.deserialize\(model\)"),
+    ],
+)
+def test_objects_that_are_no_model_say_what_to_pass(model: object, hint: str) -> None:
+    name = type(model).__name__
+    with pytest.raises(ModelError, match=f"expected an ONNX model: got {name}\nhint: .*{hint}"):
+        tw.compile(model)
+    with pytest.raises(ModelError, match=f"need an example of their inputs: got {name}\nhint: .*{hint}"):
+        tw.compile(model, (np.zeros(3, np.float32),))
+
+
+def test_a_text_of_several_lines_is_no_path() -> None:
+    with pytest.raises(ModelError, match=r"^model: a text of several lines is no path: got HloModule f$"):
+        tw.compile("HloModule f\n\nENTRY main { ROOT x = f32[3] parameter(0) }\n")
+
+
 def test_a_compiled_file_is_known_by_its_name_or_its_contents(tmp_path: Path) -> None:
     path, renamed = tmp_path / "m.tw", tmp_path / "m.onnx"
     model = tw.compile(policy_suite.m64())

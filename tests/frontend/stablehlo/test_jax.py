@@ -93,6 +93,18 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         tw.compile(path)
 
 
+@pytest.mark.parametrize("platforms", [("cpu", "cuda"), ("cuda", "cpu")])
+def test_a_module_for_several_platforms_runs_as_for_the_cpu(platforms: tuple[str, str]) -> None:
+    def by_platform(x: Any) -> Any:
+        return jax.lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x - 1)
+
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (b,) = jax.export.symbolic_shape("b")
+    exported = jax.export.export(jax.jit(by_platform), platforms=platforms)(jax.ShapeDtypeStruct((b, 3), x.dtype))
+    np.testing.assert_array_equal(tw.compile(exported)(x), x + 1)
+    np.testing.assert_array_equal(tw.compile(exported, dims={"b": 2})(x), x + 1)
+
+
 def test_captured_arrays_are_weights() -> None:
     w = normal(4, 3)
     model = tw.compile(jax.jit(lambda x: x @ w), jax.ShapeDtypeStruct((2, 4), np.float32))

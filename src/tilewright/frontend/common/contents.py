@@ -44,7 +44,21 @@ def _described(head: bytes) -> tuple[str, str] | None:
             "a safetensors file, which holds weights and no model",
             "pass the PyTorch module itself, with these weights",
         )
+    if b"\0" in head and head.startswith(b"<"):  # no text: a FlatBuffer may begin so
+        return None
     return next(((what, hint) for start, what, hint in FORMATS if head.lstrip().startswith(start)), None)
+
+
+def other_object(message: str, model: object, *, where: str | None = None) -> ModelError:
+    """The error for an object that is no model that `message` asks for, with what to pass instead of it."""
+    hint = None
+    if hasattr(model, "as_text") and hasattr(model, "compile"):  # jax.stages.Lowered
+        hint = "pass its text: lowered.as_text()"
+    elif isinstance(model, bytearray | memoryview):
+        hint = "pass bytes(model), or jax.export.deserialize(model) of what jax.export has serialized"
+    elif callable(model):
+        hint = "compile a function of JAX as tw.compile(jax.jit(f), example)"
+    return ModelError(message, where=where, got=type(model).__name__, hint=hint)
 
 
 def is_compiled(path: Path) -> bool:

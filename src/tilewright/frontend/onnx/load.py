@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from tilewright.frontend.common.contents import other_format
+from tilewright.frontend.common.contents import other_format, other_object
 from tilewright.frontend.onnx.external import Folder
 from tilewright.frontend.onnx.left import WALKED, Left
 from tilewright.frontend.onnx.order import in_order
@@ -53,6 +54,8 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
     folder: Folder | None = None
     left: Left | None = None
     label, small, data = "model", b"", None
+    if isinstance(model, str) and "\n" in model and not os.path.exists(model):
+        raise ModelError("a text of several lines is no path", where=label, got=model.split("\n", 1)[0][:80])
     if isinstance(model, str | Path):
         path = Path(model)
         label = path.name
@@ -70,7 +73,7 @@ def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loa
         except DecodeError as error:
             raise other_format("the file is not an ONNX model", data, where=label, got=str(error)[:200]) from None
     if not isinstance(model, onnx.ModelProto):
-        raise ModelError("expected an ONNX model", where=label, got=type(model).__name__)
+        raise other_object("expected an ONNX model", model, where=label)
     if not model.HasField("graph"):
         raise other_format("the file holds no ONNX graph", data, where=label)
     _check_text(model, label)

@@ -61,7 +61,8 @@ def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = No
 
         if jax.is_exported(model):
             module, signature = jax.read_exported(model, params)
-            return import_module(module, signature, dims, model.fun_name)
+            sizes = jax.platform_of(model, module) | dict(dims or {})
+            return import_module(module, signature, sizes, model.fun_name)
         module, signature = jax.read_jitted(model, example, params)
         return import_module(module, signature, dims, str(getattr(model, "__name__", "function")))
     if params is not None:

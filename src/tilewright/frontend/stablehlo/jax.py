@@ -26,6 +26,10 @@ Params = int | str | Sequence[int | str] | Mapping[Any, Any] | None
 arrays."""
 
 
+PLATFORM = "_platform_index"
+"""The name, in a module that JAX has exported for several platforms, of the number of the one that it runs on."""
+
+
 def is_exported(model: Any) -> bool:
     return isinstance(model, jax.export.Exported)
 
@@ -42,6 +46,14 @@ def read_exported(exported: Any, params: Params) -> tuple[Module, Signature]:
         roots = {path[0]: name for (path, _), name in zip(retained, said, strict=True) if len(path) == 1}
         leaves = [([roots.get(path[0], path[0]), *path[1:]], aval) for path, aval in leaves]
     return module, _signature(module, leaves, exported.module_kept_var_idx, supplied, dict(enumerate(args)) | kwargs)
+
+
+def platform_of(exported: Any, module: Module) -> dict[str, int]:
+    """The number of the CPU among the platforms of a `jax.export.Exported`, by the name that its `module` has for it;
+    empty if the module asks for no platform."""
+    if PLATFORM not in module.functions[module.main].symbols:
+        return {}
+    return {PLATFORM: exported.platforms.index("cpu") if "cpu" in exported.platforms else 0}
 
 
 def read_jitted(function: Any, example: Any, params: Params) -> tuple[Module, Signature]:

@@ -84,7 +84,8 @@ def _named(module: Module) -> tuple[str, ...]:
     inner = module.functions.get("_wrapped_jax_export_main")
     if any(main.names) or inner is None:
         return main.names
-    return tuple(n for n, s in zip(inner.names, inner.symbols, strict=True) if not s)[: len(main.names)]
+    others = (n for n, s in zip(inner.names, inner.symbols, strict=True) if not s)
+    return tuple("" if s else next(others, "") for s in main.symbols)
 
 
 def path_name(path: str) -> str:
