@@ -159,6 +159,7 @@ form("multi margin of squares, weighted",
 form("huber at its corner", lambda w, x: F.huber_loss(w, x), W, W - 1)
 form("smooth l1 at its corner", lambda w, x: F.smooth_l1_loss(w, x, beta=1.0), W, W + 1)
 form("hinge embedding at its corner", lambda w, x: F.hinge_embedding_loss(w, T([-1.0, -1.0, 1.0])))
+form("margin ranking at its corner", lambda w, x: F.margin_ranking_loss(w, x, torch.sign(x - 2), reduction="none"))
 form("Gaussian likelihood", lambda w, x: F.gaussian_nll_loss(w, x, w.square(), full=True, eps=0.5))
 form("Gaussian likelihood of rows", lambda w, x: F.gaussian_nll_loss(x, w, w.square().sum(1), reduction="none"))
 form("Gaussian likelihood of one variance", lambda w, x: F.gaussian_nll_loss(w, x, 0.25, reduction="sum"))
