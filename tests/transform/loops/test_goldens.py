@@ -375,6 +375,21 @@ CASES = {
             for w in 0..16 vectorized { if w < n { d[r, w] = t[w] } }
           }
         }""",
+    "whole tiles": """
+        func @transposed(x: f32[2, 28, 16], y: f32[2, 16, 28]) {
+          for c in 0..2 {
+            if c < 1 {
+              alloc t: f32[16, 16] in local
+              for i in 0..16 unrolled { for k in 0..16 vectorized { t[i, k] = x[c, i, k] } }
+              for q in 0..16 unrolled { for p in 0..16 vectorized { y[c, q, p] = t[p, q] } }
+            }
+            if c < 1 {
+              alloc u: f32[16, 16] in local
+              for j in 0..12 unrolled { for l in 0..16 vectorized { u[j, l] = x[c, j + 16, l] } }
+              for r in 0..16 unrolled { for o in 0..12 vectorized { y[c, r, o + 16] = u[o, r] } }
+            }
+          }
+        }""",
     "unswitch loops": """
         func @padded(a: f32[h, n], c: f32[10, n]) where h in 1..20, n in 1..40 {
           for y in 0..10 parallel {

@@ -38,6 +38,7 @@ from tilewright.transform.loops.unread import leave_out_unread
 from tilewright.transform.loops.unswitch import unswitch_loops
 from tilewright.transform.loops.verify import Known, verify_flat, verify_loops
 from tilewright.transform.loops.whole import whole_vectors
+from tilewright.transform.loops.whole_tiles import whole_tiles
 from tilewright.transform.loops.workspace import plan_workspace
 from tilewright.transform.math.expand import expand_math
 
@@ -75,6 +76,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("shorter sums", _of_cpus(lambda func: shorter_sums(func, target))),
         ("narrow tails", _of_cpus(lambda func: narrow_tails(func, target))),
         ("whole vectors", _of_cpus(whole_vectors)),
+        ("whole tiles", _of_cpus(whole_tiles)),
         ("unswitch loops", _of_cpus(unswitch_loops)),
         *(() if target.isa.compact else (("expand math", lambda func: expand_math(func, target)),)),
         ("plan workspace", plan_workspace),
