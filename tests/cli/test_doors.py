@@ -33,6 +33,14 @@ def fails():
 def lacks():
     import no_such_package_of_anyone
 
+def misses():
+    return dict()["no such key"]
+
+def opens():
+    return open("no such file of weights")
+
+array = [1.0]
+
 class Module:
     def __call__(self, x):
         return x
@@ -74,9 +82,13 @@ def test_bad_models_are_the_same_to_each_command(cli: Cli, functions: Path, comm
         ("gives.py:fails", 1, "no weights here"),
         ("gives.py:lacks", 4, "no_such_package_of_anyone"),
         ("gives.py:number", 2, "gives int"),
-        ("gives.py:nothing", 2, "there is no"),
+        ("gives.py:nothing", 2, "has make, number, fails"),
+        ("gives.py", 2, "name a function in it"),
+        ("gives.py:array", 2, "is of type list"),
+        ("gives.py:misses", 1, "KeyError"),
+        ("gives.py:opens", 1, "FileNotFoundError"),
         ("gives.py:module", 2, "is a module"),
-        ("absent.py:make", 2, "there is no"),
+        ("absent.py:make", 2, "there is no file"),
     ):
         code, _, error = cli(command, folder / name, *options)
         assert (code, said in error) == (expected, True), (name, code, error)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.specs import SymbolSpec
 
 FORMS = (
-    ".onnx, .pt2 (torch.export) and .mlir (StableHLO) files; package.module:function or file.py:function, which gives "
-    "a model, or a PyTorch module and an example of its inputs"
+    ".onnx, .pt2 (torch.export), .mlir (StableHLO) and .tflite files; package.module:function or file.py:function, "
+    "which gives a model, or a PyTorch module and an example of its inputs"
 )
 ModelArgument = Annotated[
     Path, typer.Argument(metavar="MODEL", help=f"A .tw file that was compiled before, or a model: {FORMS}.")
@@ -79,6 +79,8 @@ def named(path: Path) -> Named:
         return Named(path, *_model_of(text, called_by_name(text)), files=(place,) if place.suffix == ".py" else ())
     if not path.exists():
         raise ModelError("no such file", where=text)
+    if path.suffix == ".py":
+        raise typer.BadParameter(f"{text} is a Python file: name a function in it, {text}:function", param_hint="MODEL")
     return Named(path, load_exported(path) if is_exported_file(path) else path, files=(path,))
 
 
@@ -99,19 +101,27 @@ def called_by_name(name: str) -> Any:
     before = list(sys.path)
     try:
         if place.endswith(".py"):
+            if not os.path.isfile(place):
+                raise typer.BadParameter(f"there is no {name}: there is no file {place}", param_hint="MODEL")
             names = runpy.run_path(place)
         else:
             sys.path.insert(0, os.getcwd())
             names = vars(importlib.import_module(place))
+        if function not in names:
+            own = [n for n, v in names.items() if getattr(v, "__module__", None) == names["__name__"] and callable(v)]
+            raise typer.BadParameter(
+                f"there is no {name}: {place} has {', '.join(own[:9]) or 'no functions'}", param_hint="MODEL"
+            )
         if hasattr(names[function], "forward"):  # calling a module would run it
             raise typer.BadParameter(f"{name} is a module: a function is needed that gives it", param_hint="MODEL")
+        if not callable(names[function]):
+            what = f"{name} is of type {type(names[function]).__name__}: a function is needed"
+            raise typer.BadParameter(what, param_hint="MODEL")
         return names[function]()
     except ModuleNotFoundError as error:
         if error.name is None or not place.startswith(error.name):
             what = f"it needs the package {error.name}, which is not installed"
             raise MissingPackageError(what, where=name) from None
-        raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
-    except (FileNotFoundError, KeyError) as error:
         raise typer.BadParameter(f"there is no {name}: {error}", param_hint="MODEL") from None
     except typer.BadParameter:
         raise

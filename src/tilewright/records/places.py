@@ -45,7 +45,7 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
     if isinstance(records, str | os.PathLike):
         folder = Path(records)
         if not folder.is_dir():
-            hint = 'records="auto" looks in all places, records=None in none'
+            hint = 'records="auto" looks in all places, records=None (--records none) in none'
             raise RecordError("no such folder of tuning records", where=str(folder), hint=hint)
         return (Store(folder),)
     check_several("records", records, "a folder, several, or None", RecordError)

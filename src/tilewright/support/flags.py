@@ -44,7 +44,7 @@ class Flag(Generic[T]):
             return self.parse(text)
         except ValueError as e:
             raise FlagError(
-                "bad value", where=f"environment variable {self.name}", expected=e, got=repr(text)
+                "bad value", where=f"environment variable {self.name}", expected=e, got=repr(text), hint=self.help
             ) from None
 
 
@@ -151,7 +151,7 @@ CUDA = Flag(
     "libcuda.so.1 (Windows: nvcuda.dll)",
     "The library of NVIDIA's driver, by name or path, which programs for GPUs call.",
 )
-CACHE = Flag("TILEWRIGHT_CACHE", _switch, lambda: True, "1", "Keep compiled objects on disk.")
+CACHE = Flag("TILEWRIGHT_CACHE", _switch, lambda: True, "1", "Keep compiled objects on disk, in TILEWRIGHT_CACHE_DIR.")
 CACHE_DIR = Flag(
     "TILEWRIGHT_CACHE_DIR",
     lambda text: Path(text).expanduser(),

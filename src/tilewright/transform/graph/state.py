@@ -138,7 +138,8 @@ class _Rewriter:
             if x not in self.inputs or y not in self.outputs:
                 known = self.inputs if x not in self.inputs else self.outputs
                 what = f"there is no {'input' if x not in self.inputs else 'output'} of this name"
-                problems.add(ModelError(what, where=where, expected=", ".join(known)))
+                got = x if x not in self.inputs else y
+                problems.add(ModelError(what, where=where, expected=", ".join(known), got=got))
                 continue
             a, b = self.inputs[x].type, self.outputs[y].type
             axes = [k for k, (m, n) in enumerate(zip(a.shape, b.shape, strict=False)) if not same_dim(m, n)]
