@@ -188,6 +188,14 @@ def test_functions_agree_with_jax(name: str) -> None:
         np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_cube_roots_have_the_signs_of_their_numbers(dtype: str) -> None:
+    x = np.array([0, -0.0, 8, -8, np.inf, -np.inf, np.nan, 1e-5, -1e-5], dtype)
+    root = tw.compile(jax.jit(jax.lax.cbrt), (x,))(x)
+    np.testing.assert_allclose(root, np.cbrt(x), rtol=1e-3 if dtype == "float16" else 1e-6)
+    assert np.signbit(root[:6]).tolist() == [False, True] * 3
+
+
 def test_the_gradient_of_pooling_takes_any_batch() -> None:
     def function(x: Any) -> Any:
         window, pads = (1, 3, 2), ((0, 0), (1, 1), (1, 0))

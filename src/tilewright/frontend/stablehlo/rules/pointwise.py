@@ -240,8 +240,8 @@ def cube_root(call: Call) -> Item:
     error = call.emit("sub", call.emit("mul", square, y), size)
     better = call.emit("sub", y, call.emit("div", error, call.emit("mul", call.like(3, y), square)))
     ordinary = call.emit("or", call.emit("eq", size, call.like(0, y)), call.emit("isinf", size))
-    y = call.emit("select", ordinary, size, better)
-    y = call.emit("select", call.emit("lt", wide, call.like(0, y)), call.emit("neg", y), y)
+    signed = call.emit("select", call.emit("lt", wide, call.like(0, y)), call.emit("neg", better), better)
+    y = call.emit("select", ordinary, wide, signed)  # -0.0 stays
     return call.lazy(call.cast(y, x.dtype), call.item(0).shape)
 
 
