@@ -227,7 +227,21 @@ def test_options_that_do_nothing_are_wrong_usage(cli: Cli, layer: Path, program:
         ("bench", layer, "--sweep", "n=1,2", "--dim", "n=3"),
     ):
         assert cli(*command)[0] == 2, command
-    assert cli("profile", layer, "--over", "m=1,2", "--calls", 1)[0] == 1
+    code, _, error = cli("profile", layer, "--over", "m=1,2", "--calls", 1)
+    assert code == 1 and "--over m" in error and "--dim" not in error
+
+
+def test_errors_name_the_option(cli: Cli, layer: Path, program: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", other=np.ones((6, 4), np.float32))
+    for command, expected, said in (
+        (("profile", layer, "--over", "n=a"), 2, "expected NAME=N,N"),
+        (("compile", layer, "--dim", "n=a"), 2, "NAME=LO..HI"),
+        (("run", layer, "-i", f"x={tmp_path / 'x.npz'}"), 1, "arrays with names of their own"),
+        (("show", program, "--loops"), 1, "save(path, texts="),
+        (("compile", layer, "--state", "here=there"), 1, "got here"),
+    ):
+        code, _, error = cli(*command)
+        assert (code, said in " ".join(error.split())) == (expected, True), (command, error)
 
 
 def test_packages_that_are_not_installed_are_4(cli: Cli, layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -95,6 +95,11 @@ def test_policies_of_a_file_beside_each_other(cli: Cli, program: Path) -> None:
     assert all(p["statuses"] == {"200": round(p["offered"] * 0.5)} for p in points)
 
 
+def test_an_option_of_offer_is_named(cli: Cli, program: Path) -> None:
+    code, _, err = cli("serve", program, "--port", 8080)
+    assert code == 2 and "an option of `tilewright offer NAME MODEL`" in err and "--http-port" in err
+
+
 def test_the_old_use_still_offers(cli: Cli, program: Path) -> None:
     code, _, err = cli("serve", "policy", program, "--host", "0.0.0.0")
     assert "is called `tilewright offer` now" in err

@@ -227,13 +227,14 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.2f} s"
 
 
-def parse_dims(texts: Sequence[str] | None) -> dict[str, int]:
-    """`["batch=8", "n=3"]` -> {"batch": 8, "n": 3}; a usage error otherwise."""
+def parse_dims(texts: Sequence[str] | None, option: str = "--dim", expected: str = "NAME=N") -> dict[str, int]:
+    """`["batch=8", "n=3"]` -> {"batch": 8, "n": 3}; otherwise a usage error of `option`, which takes what `expected`
+    says."""
     dims: dict[str, int] = {}
     for text in texts or ():
         name, _, value = text.partition("=")
         if not (name and re.fullmatch(r"[0-9]{1,9}", value)):
-            raise typer.BadParameter(f"{text!r}: expected NAME=N", param_hint="--dim")
+            raise typer.BadParameter(f"{text!r}: expected {expected}", param_hint=option)
         dims[name] = int(value)
     return dims
 
@@ -253,7 +254,7 @@ def parse_ranges(texts: Sequence[str] | None) -> dict[str, int | Dim]:
         name, _, value = text.partition("=")
         parts = _RANGE.fullmatch(value)
         if parts is None or not name:
-            result |= parse_dims([text])
+            result |= parse_dims([text], expected="NAME=N or NAME=LO..HI")
             continue
         likely = [int(n) for n in (parts["likely"] or "").split(",") if n]
         try:

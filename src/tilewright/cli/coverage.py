@@ -26,7 +26,8 @@ def coverage(
 ) -> None:
     """Show which operators of a model are compiled, in which parts the others run, by whom, and why.
 
-    Nothing is compiled for it of an ONNX file; a PyTorch module is run once, as `torch.compile` runs it.
+    MODEL is an ONNX file, or gives a PyTorch module: other models are compiled whole or not at all. Nothing is
+    compiled for it of an ONNX file; a PyTorch module is run once, as `torch.compile` runs it.
 
     ```
     tilewright coverage detector.onnx
@@ -47,7 +48,8 @@ def coverage(
         arguments, named_arguments = result.example_inputs
         example, result = arguments or named_arguments, result.module()
     if stablehlo.reads(result):
-        raise ModelError("coverage is of ONNX files and of PyTorch modules", where=str(model))
+        hint = "`tilewright show --graph` lists the operators of others, which are compiled whole"
+        raise ModelError("coverage is of ONNX files and of PyTorch modules", where=str(model), hint=hint)
     report = tilewright.coverage(result, example, dims=parse_ranges(dim), compilers=parse_compilers(compilers))
     if json:
         print_json(report.to_dict())

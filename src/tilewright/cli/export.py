@@ -37,6 +37,8 @@ def export(
     languages = {"stablehlo": stablehlo_text, "linalg": linalg_text}
     if to not in (*languages, "onnx"):
         raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo, linalg or onnx")
+    if output is None and to == "onnx" and sys.stdout.isatty():
+        raise typer.BadParameter("an ONNX file is no text: name a file, or pipe it", param_hint="--output")
     named = source(model)
     check_output(output, named.files, "--output")
     read = import_model(named.model, parse_ranges(dim), named.example)

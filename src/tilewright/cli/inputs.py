@@ -30,7 +30,10 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
         except CallError as error:
             problems.add(error)
             continue
-        if isinstance(result, dict):
+        if isinstance(result, dict) and equals:
+            what = "holds arrays with names of their own, and no input is named for it"
+            problems.add(CallError(what, where=f"file {file}", expected=file, got=text))
+        elif isinstance(result, dict):
             arrays.update(result)
         else:
             free = [spec.name for spec in specs if spec.name not in arrays]

@@ -235,17 +235,17 @@ def open_any(
     return opened
 
 
-def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], where: str) -> None:
-    """Raise one ModelError, about the program `where`, for all of `dims` that a compiled program does not have as
-    `symbols`, or that are ranges."""
+def check_dims(dims: Mapping[str, int | Dim], symbols: Sequence[SymbolSpec], where: str, option: str = "--dim") -> None:
+    """Raise one ModelError, about the program `where`, for all of `dims`, as `option` states them, that a compiled
+    program does not have as `symbols`, or that are ranges."""
     known = {symbol.name for symbol in symbols}
     problems = Problems()
     for name, said in dims.items():
         if name not in known:
-            what = f"no dimension of the program is open and has this name: --dim {name}"
+            what = f"no dimension of the program is open and has this name: {option} {name}"
             problems.add(ModelError(what, where=where, expected=" ".join(sorted(known)) or "none", got=name))
         elif not isinstance(said, int):
-            what = f"the range of --dim {name} is the model's, before it is compiled"
+            what = f"the range of {option} {name} is the model's, before it is compiled"
             problems.add(ModelError(what, where=where, expected=f"{name}=N", got=said))
     problems.raise_if_any("the program has other dimensions")
 

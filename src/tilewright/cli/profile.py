@@ -130,7 +130,7 @@ def profile(
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         compiled = open_model(model, threads, dims, precision, fast, target)
     for at in sizes:
-        check_dims(at, compiled.manifest.symbols, f"{model}, --over")
+        check_dims(at, compiled.manifest.symbols, str(model), "--over")
     fixed = call_sizes(compiled, dims)
     distinct: dict[tuple[tuple[str, int], ...], int] = {}
     for at in sizes:
@@ -169,7 +169,7 @@ def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:
     columns: dict[str, list[int]] = {}
     for text in texts or ():
         name, _, values = text.partition("=")
-        columns[name] = [parse_dims([f"{name}={value}"])[name] for value in values.split(",")]
+        columns[name] = [parse_dims([f"{name}={value}"], "--over", "NAME=N,N,...")[name] for value in values.split(",")]
     lengths = {len(values) for values in columns.values()}
     if len(lengths) > 1:
         raise typer.BadParameter("each dimension needs as many sizes as the others", param_hint="--over")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,7 +93,7 @@ def serve(
     ```
     """
     arguments = [*(models or [])]
-    if _is_offer(arguments, watch, port, secret_file, trust):
+    if _is_offer(arguments, {"--watch": watch, "--port": port, "--secret-file": secret_file, "--trust": trust}):
         _offer(arguments, watch, host, port, secret_file, trust, json)
         return
     try:
@@ -181,10 +182,15 @@ def _report(url: str, read: Config, json: bool, grpc_port: int | None = None) ->
         facts({name: value for name, value in rows.items() if value} | {"models": ", ".join(rows["models"])})
 
 
-def _is_offer(models: list[Path], *old: object) -> bool:
-    """Whether the arguments are those of `tilewright offer`, this command's old meaning: a name and a model, or an
-    option that only that command has."""
-    return any(old) or (len(models) == 2 and not models[0].suffix and not models[0].exists() and models[1].exists())
+def _is_offer(models: list[Path], old: Mapping[str, object]) -> bool:
+    """Whether the arguments are those of `tilewright offer`, this command's old meaning: a name and a model. `old`:
+    options that only that command has; raises typer.BadParameter if one of these has a value without them."""
+    used = next((name for name, value in old.items() if value), None)
+    if used is not None and len(models) != 2:
+        ports = ": the ports of serve are --http-port and --grpc-port" if used == "--port" else ""
+        raise typer.BadParameter(f"this is an option of `tilewright offer NAME MODEL`{ports}", param_hint=used)
+    first = models[0] if len(models) == 2 else None
+    return used is not None or (first is not None and not first.suffix and not first.exists() and models[1].exists())
 
 
 def _offer(
@@ -193,8 +199,6 @@ def _offer(
     from tilewright.cli.offer import offer
 
     err.print("warning: `tilewright serve NAME MODEL` is called `tilewright offer` now", soft_wrap=True)
-    if len(arguments) != 2:
-        raise typer.BadParameter("`tilewright offer` wants a name and a model", param_hint="MODEL")
     name, model = str(arguments[0]), arguments[1]
     offer(name, model, watch, host, 7070 if port is None else port, secret, trust=trust, json=json)
 

@@ -222,7 +222,9 @@ class Model(Runner):
         text = self._program.texts.get(what)
         if text is None:
             known = ", ".join(sorted({*self._program.texts, "memory", "records"}))
-            raise CallError(f"there is nothing to show for {what!r}", expected=f"one of {known}")
+            stored = what in ("graph", "loops", "schedule", "llvm", "asm")
+            hint = f"save(path, texts=[{what!r}]) puts it into the file" if stored else None
+            raise CallError(f"there is nothing to show for {what!r}", expected=f"one of {known}", hint=hint)
         return text() if callable(text) else text
 
     def __reduce__(self) -> Any:
