@@ -138,7 +138,8 @@ class Engine:
         `inputs` and writes the arrays `outputs`, and return it. Models that do not need each other's results run side
         by side, without the interpreter where the engine is native; a larger `priority` runs earlier.
 
-        Raises CallError if the arrays do not fit.
+        If the arrays do not fit, CallError is raised here, or by waiting for the operation where the interpreter calls
+        the model.
         """
         name = name or model.name
         call = bound_call(model, inputs, outputs) if self.native and isinstance(model, Model) else None
@@ -195,7 +196,8 @@ class Engine:
         return self._push(operation, variable)
 
     def recover(self, target: Target) -> Operation:
-        """Clear the failure that a variable carries, by a write."""
+        """Push an operation that writes `target` and clears the failure it carries after an operation that raised;
+        returns the operation. Operations pushed later run again on the variable."""
         return self._push(Operation(nothing, (), (self._variable(target),), name="recover", clears=True))
 
     # -- waiting -------------------------------------------------------------------------------------------------------

@@ -68,7 +68,8 @@ class Site:
         self._pool = ThreadPoolExecutor(THREADS, "farm-http")
 
     def close(self) -> None:
-        """Stop answering."""
+        """Wait for the replies that are being computed, drop requests that wait, and end the threads that compute
+        replies."""
         self._pool.shutdown(cancel_futures=True)
 
     def answer(self, asked: Asked, send: Send) -> None:
@@ -212,7 +213,7 @@ class Http:
         return self
 
     def close(self) -> None:
-        """Stop the server."""
+        """Stop listening, end the server's thread, and close the site that it serves."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread.is_alive():

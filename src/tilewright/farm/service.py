@@ -166,7 +166,8 @@ class Service:
         return [*command, "--noise", str(s.limits.noise), "--neighbours", str(s.limits.neighbours)]
 
     def stop(self) -> None:
-        """Stop after this round."""
+        """Let `run` return after its current round of regular work; may be called on any thread or by a signal
+        handler."""
         self._stop.set()
 
     def close(self) -> None:

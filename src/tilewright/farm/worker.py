@@ -118,7 +118,7 @@ class Worker:
                 self._stop.wait(idle)
 
     def stop(self) -> None:
-        """Stop after the current job."""
+        """Let `run` return after the job that it is doing; may be called on any thread."""
         self._stop.set()
 
 

@@ -45,8 +45,9 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(ScoresAttrs):
-    """Attributes of the gradient of attention: those that define its scores. The letters of `order`, layouts of
-    dimensions, are those of q, k, v and the gradient of the result."""
+    """Attributes of the gradient of attention: those that define its scores, with a letter in `order` for the order of
+    dimensions of q, of k, of v and of the gradient of the result; `ORDERS` lists these letters. With `joined` the
+    gradients of q, k and v lie side by side in one array; if `columns` is (r, c), in blocks of r rows and c columns."""
 
     joined: bool = False
     columns: Ints = ()

@@ -51,8 +51,8 @@ Reference = Callable[[Sequence[Any], A], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A node that may replace another for sizes that satisfy `condition` (None: for all sizes that no other version
-    takes)."""
+    """A node that may replace another for sizes that satisfy `condition` (None: for all sizes that satisfy no other
+    version's condition)."""
 
     condition: Expr | None
     node: Node
@@ -70,15 +70,15 @@ class OpDef(Generic[A]):
                `compute` serves users who write schedules
     reference  the meaning in NumPy: arrays (None: absent) and attributes to arrays
     alias      the output is the first input's memory seen with another shape (reshape): no code is generated
-    versions   the nodes by which a node is computed, each at sizes of its own; the last one has no condition. What
-               `compute` states is the last one's way
+    versions   for a node the nodes that can replace it, each with a condition on sizes. The last one has none and
+               serves all other sizes; `compute` states its computation
     prologue   whether its kernel takes pointwise work on its first input: it reads each element once, or once for a
                tile that a convolution pads
     widens     whether its kernel widens 16-bit floats of its first input as it copies them, at no cost in time
     channels   what divides the channels of its weights `w[filters, channels, ...]`, if one function may serve filters
                of all sizes (`transform/passed_sizes.py`)
-    view       whether attributes say that no code is needed, as inputs stand in the output's memory or the other way
-               round (`transform/graph/views.py`)
+    view       whether attributes say that a node needs no code, because its inputs are parts of its output's memory or
+               its output is a part of its input's (`transform/graph/views.py`)
     """
 
     name: str
@@ -136,7 +136,7 @@ _of_plugins: dict[plugins.Plugin, Operators] = {}
 
 
 def plugin_operators() -> dict[plugins.Plugin, Operators]:
-    """The operators of loaded plug-ins."""
+    """Plug-in -> the operators, ONNX rules and layout rules that it adds; loads the plug-ins first."""
     plugins.load_group("operators", _register)
     return _of_plugins
 
@@ -261,7 +261,8 @@ def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
 
 
 def check_node(node: Node) -> None:
-    """Raise when the node's output types are not what its operator infers."""
+    """Raise VerifyError if the node's attributes are of another class than its operator's, or if its output types are
+    not those that the operator infers from its inputs; errors of the type rule are raised, too."""
     kind = get(node.op).attrs
     if type(node.attrs) is not kind:
         raise VerifyError("has attributes of another kind", where=node.op, expected=kind.__name__, got=node.attrs)

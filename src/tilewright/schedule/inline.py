@@ -254,9 +254,13 @@ def _require_intermediate(func: PrimFunc, block: Block, buffer: Buffer, what: st
 
 
 def _require_stable_inputs(func: PrimFunc, block: Block, what: str, readers: Iterable[str] = ()) -> None:
-    """Raise ScheduleError, whose text begins with `what`, if a buffer that `block` reads is written after it. Allowed
-    is a writer that accesses other rows than the block in each iteration of a loop that also surrounds all `readers`,
-    as the step of a recurrence reads the state's earlier rows."""
+    """Raise ScheduleError if a buffer that `block` reads is written after it, so that its readers would compute other
+    values in its place; `what` is a verb for the text, "cannot WHAT block". `readers` are names of the blocks that
+    read its result.
+
+    Allowed is a writer that accesses other rows than `block` in each iteration of a loop around both and around all
+    `readers`: the step of a recurrence reads earlier rows of the state that it writes.
+    """
     order = [b.name for b in blocks_in(func.body)]
     here = order.index(block.name)
     for buffer in read_buffers(block):

@@ -28,7 +28,8 @@ class Board:
         self._memory = mmap.mmap(-1, 2 * pages * size)
 
     def write(self, page: int, value: Any) -> bool:
-        """Write a JSON value to a page; False if there is too little space."""
+        """Replace the message of a page by `value`, as JSON; returns False, and leaves the page as it is, if that is
+        too long. Only one process may write to a page."""
         data = json.dumps(value, separators=(",", ":")).encode()
         if len(data) > self._size - _HEAD.size:
             return False
@@ -41,7 +42,7 @@ class Board:
         return True
 
     def read(self, page: int) -> Any:
-        """The newest value of a page; None if there is none."""
+        """The newest complete message of a page, parsed from JSON; None if there is none."""
         heads = [_HEAD.unpack_from(self._memory, self._at(page, half)) + (half,) for half in (0, 1)]
         for number, length, checksum, half in sorted(heads, reverse=True):
             start = self._at(page, half) + _HEAD.size
@@ -51,7 +52,8 @@ class Board:
         return None
 
     def clear(self, page: int) -> None:
-        """Clear a page whose writer has ended."""
+        """Delete the messages of a page, so that `read` returns None until the next `write`: for a page whose process
+        has ended, before another process gets it. No process may write to it meanwhile."""
         for half in (0, 1):
             _HEAD.pack_into(self._memory, self._at(page, half), 0, 0, 0)
 

@@ -275,7 +275,8 @@ class Core:
         return True
 
     def close(self) -> None:
-        """End the lanes."""
+        """Wait for the batches that are being computed, drop those that have not begun, and end the threads that
+        compute batches."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 

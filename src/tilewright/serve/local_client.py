@@ -183,7 +183,7 @@ class LocalModel:
         return data
 
     def close(self) -> None:
-        """End the session."""
+        """Disconnect from the server; the model cannot be called afterwards."""
         self._socket.close()
 
     def __enter__(self) -> LocalModel:

@@ -58,7 +58,8 @@ class Repository:
             self._failed.pop((source.name, source.version), None)
 
     def unload(self, name: str) -> None:
-        """Stop serving a model."""
+        """Stop serving all versions of the model `name`; requests that wait for it are still computed.
+        Raises ServeError if there is no such model."""
         self._core.remove(name)
 
 

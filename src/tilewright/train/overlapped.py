@@ -35,7 +35,7 @@ class Overlapped:
         return self._engine.record()
 
     def close(self) -> None:
-        """End the thread."""
+        """Wait for the reductions that have begun or are queued, and end the thread that runs them."""
         self._engine.close()
 
 

@@ -109,7 +109,9 @@ def _produced_at(nodes: Sequence[Node], value: Value | None) -> int:
 
 
 def update_graph(plan: StepPlan, layout: Layout, stage: StagePlan) -> Graph:
-    """The graph that updates the parameters of `stage` from gradients that are an input."""
+    """The graph that updates the parameters of `stage` from their gradients. Inputs: the arena of parameters
+    and optimisers' states, the optimisers' scalars, the vector of the gradients. Outputs: the norm of the gradients, a
+    vector of the new parameters, and a vector for each state."""
     begin, end = layout.arena.span(stage.names)
     growing = _Growing(plan, layout, False, end - begin)
     assert growing.gathered is not None and growing.scalars is not None
@@ -193,7 +195,9 @@ class _Growing:
         return [_cast(self.builder, v, self.dtype) for v in results], gradients
 
     def bucket(self, stage: StagePlan, gradients: Sequence[Value | None], begin: int, end: int) -> Value:
-        """The gradients of the parameters that begin between `begin` and `end` in the arena, as one vector."""
+        """The gradients of some parameters of `stage` as one vector, with padding as in the vector of all parameters
+        (the arena): of those whose first element has an index from `begin` up to `end`, exclusive, there. `gradients`
+        has one for each parameter of the stage, in their order; None is a gradient of zeros."""
         arena = self.layout.arena
         result = dict(zip(stage.names, gradients, strict=True))
         inside = [k for k, start in enumerate(arena.starts) if begin <= start < end]
@@ -271,7 +275,8 @@ class _Growing:
         return self.joined(parts, "rounded")
 
     def _hold(self, stage: StagePlan, arena: Arena) -> None:
-        """Make the stage's new parameters and buffers those that later stages read."""
+        """Store the parameters that a stage has updated and the buffers that it has changed in `held`, where later
+        stages read them."""
         for group in stage.groups:
             start = 0
             for name in group.names:

@@ -121,8 +121,9 @@ class Processes:
             self.team.dismiss()
 
     def compared(self, candidates: Sequence[Built], reference: Mapping[str, Any] | None, allowed: float) -> list[Timed]:
-        """Time all candidates in turns, freshly loaded, and compare their outputs with `reference`; with the first
-        candidate's if None."""
+        """Time all candidates in turns, in new processes, and compare their outputs with `reference` (None: with the
+        first candidate's). Returns a result for each, which has the outcome "wrong" if its `difference` exceeds
+        `allowed`."""
         results, outputs = self._race(candidates, self.setup[0], ROUNDS)
         evaluate = replace(self, reference=outputs[0] if reference is None else reference, allowed=allowed)
         return [evaluate._compared(r, o) for r, o in zip(results, outputs, strict=True)]
@@ -195,9 +196,9 @@ def cpus_for(threads: int) -> tuple[int, ...] | None:
 
 
 def difference(wanted: Mapping[str, Any] | None, result: Mapping[str, Any] | None) -> float:
-    """The largest difference of two programs' outputs, `result` from `wanted`, relative to each output's largest
-    element; infinity if one lacks an output, if shapes differ, or if only one of them is not a number. It is 0 if
-    `wanted` is None."""
+    """The largest difference of two programs' outputs by name: of floats relative to the largest finite element of each
+    output in `wanted`; of other types 1 if any element differs, else 0. Infinity if one of them lacks an output, if
+    shapes or types differ, or if elements that differ are not finite. 0 if `wanted` is None."""
     if wanted is None:
         return 0.0
     if result is None or wanted.keys() != result.keys():

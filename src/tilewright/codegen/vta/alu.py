@@ -62,8 +62,9 @@ class Alus:
             self._copy(target, results)
 
     def in_place(self, s: Store, rows: Rows) -> Array:
-        """Write the operations that compute the value of `s` in the rows of its first operand; returns these rows. A
-        cast to bytes takes the low bytes later."""
+        """Write the operations that compute the value of the store `s` in the rows of one of its operands, which are
+        overwritten; returns these rows. `rows` returns the rows of a load. A cast around the value adds no operation,
+        as the instruction that stores the rows writes their low bytes alone. Raises CompileError for constants."""
         e = s.value
         while isinstance(e, Op) and e.name == "cast":
             e = e.args[0]

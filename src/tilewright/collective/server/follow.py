@@ -50,7 +50,7 @@ class Follower:
             return min(self.steps) >= steps
 
     def close(self) -> None:
-        """End the thread; the store has its last version."""
+        """End the thread that publishes, after its current attempt; the store keeps the version published last."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -133,7 +133,7 @@ class Links:
             link.close()
 
     def close(self) -> None:
-        """End all connections."""
+        """Close the connections to all servers."""
         for server in range(len(self._links)):
             self._drop(server)
 

@@ -85,7 +85,7 @@ class Log:
                 old.unlink()
 
     def close(self) -> None:
-        """Close the log."""
+        """Close the file to which pushes are appended, if it is open; the files in the log's folder remain."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

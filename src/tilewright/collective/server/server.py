@@ -105,13 +105,16 @@ class Server:
 
     @property
     def address(self) -> str:
-        """The address for workers of other machines, if they can reach the port's host by the name it was given."""
+        """The text `tcp://host:port/name` by which workers of other machines connect. `host` is as the caller passed it
+        to the port, so that they must be able to reach it by that name. Raises CollectiveError if the server has no
+        port."""
         if self._port is None:
             raise CollectiveError("it has no port", where=f"server {self.name!r}", hint="Server(..., port=Port(...))")
         return str(Address(self._port.host, self._port.port, self.name))
 
     def commit(self) -> int:
-        """Publish the current weights; returns their version."""
+        """Publish the current weights by the server's publisher; returns the number of their version. Raises
+        CollectiveError if the server has no publisher."""
         if self._publisher is None:
             raise CollectiveError("it has no publisher", where=f"server {self.name!r}")
         with self._changed:
@@ -120,12 +123,13 @@ class Server:
             return version
 
     def values(self) -> dict[str, Array]:
-        """A copy of the weights."""
+        """A copy of the current weights by name; no worker changes them while they are copied."""
         with self._changed:
             return {name: value.copy() for name, value in self.shard.values.items()}
 
     def close(self) -> None:
-        """Stop serving; the log remains."""
+        """Disconnect workers and readers, end the server's threads, and close its log, whose files remain for the next
+        server."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -147,7 +151,8 @@ class Server:
     # -- workers -------------------------------------------------------------------------------------------------------
 
     def _serve(self, worker: int) -> None:
-        """Serve the worker with this number, and its successors if it dies."""
+        """Answer the messages of the worker with this number until the server closes; if the worker dies, those of a
+        worker that connects in its place. Runs in a thread of its own."""
         name = connection(self.name, worker)
         path = path_of(name, self._directory)
         while not self._closed:
@@ -262,7 +267,7 @@ def _nothing() -> None:
 
 
 def _copied(value: Array) -> Array:
-    """A copy with the alignment that native code requires."""
+    """A contiguous copy of `value` at an address that has the alignment of native code."""
     memory = aligned_bytes(max(value.nbytes, 1))[: value.nbytes].view(value.dtype).reshape(value.shape)
     np.copyto(memory, value)
     return memory

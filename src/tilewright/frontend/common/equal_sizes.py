@@ -69,7 +69,8 @@ def _while_others_are_round(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, lis
 
 
 def _by_symbol(pairs: Sequence[tuple[Expr, Expr]]) -> dict[Var, list[tuple[Expr, Expr]]]:
-    """Symbol -> the pairs of sizes in which it is the only symbol."""
+    """Symbol -> those of `pairs` (of sizes to compare) that contain it and no other symbol; pairs without symbols or
+    with several are left out."""
     result: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = set(variables(a)) | set(variables(b))
@@ -124,15 +125,17 @@ def _range(symbol: Var, a: Expr, b: Expr) -> Dim | None:
 
 
 def _sample(begin: int, end: int) -> list[int]:
-    """Some numbers of a range: those at either end, and a few evenly spaced between."""
+    """Some numbers from `begin` to `end`, sorted, at which to compare sizes: 24 at either end, and about 8 evenly
+    spaced."""
     inner = 24
     between = range(begin, end + 1, max(1, (end - begin) // 7))
     return sorted({*range(begin, min(begin + inner, end + 1)), *range(max(end - inner, begin), end + 1), *between})
 
 
 def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
-    """The numbers n from `first` to `last` at which a minimum or maximum in `e` selects its other argument, where
-    `symbol` is n times its multiple."""
+    """The numbers n, `first` < n <= `last`, at which the two arguments of a minimum or maximum in `e` become equal or
+    change their order, where `symbol` is n * `symbol.multiple`. From one of them to the next, each minimum and maximum
+    selects one argument throughout. Those that mention other symbols are left out."""
     results = []
     for atom in walk_expr(e):
         if type(atom) is Op and atom.name in ("min", "max") and set(variables(atom)) == {symbol}:
@@ -142,8 +145,8 @@ def _turns(e: Expr, symbol: Var, first: int, last: int) -> list[int]:
 
 
 def _first_above(end: int, e: Expr, symbol: Var, low: int, high: int) -> int | None:
-    """The first n above `low` for which `e > end` differs from its value at `low`, found by bisection, where `symbol`
-    is n times its multiple and `e` is monotonic; None if it does not differ at `high`."""
+    """The least n above `low` at which the truth of `e > end` differs from that at `low`; None if it does not differ at
+    `high`. In `e`, which must be monotonic, `symbol` is n * `symbol.multiple`. Searches by bisection."""
 
     def above(n: int) -> bool:
         number = as_int(simplify(substitute(e, {symbol: const(n * symbol.multiple)})))

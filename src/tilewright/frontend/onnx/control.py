@@ -107,7 +107,8 @@ def loop(bodies: Bodies) -> Sequence[Item | None]:
 
 
 def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]]) -> Sequence[Item | None]:
-    """The result of the first of `rules` that supports the node; errors are those of the last one."""
+    """The result of the first of `rules`, alternative ways to import the node of `bodies`, that supports it. Raises the
+    error of the last one if none does."""
     for rule in rules[:-1]:
         result = bodies.attempt(rule)
         if result is not None:
@@ -116,7 +117,8 @@ def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]])
 
 
 def _count(item: Item | None) -> int | Expr | None:
-    """A trip count that is known when compiling."""
+    """The trip count `item` of a loop if it is known when compiling, at least 0: a number, or an expression of sizes;
+    else None."""
     if item is None or item.known is None or item.known.size != 1:
         return None
     result = item.known.reshape(-1).tolist()[0]
@@ -209,9 +211,12 @@ MAX_HELD = 1 << 30
 
 
 def _real(call: Call, results: Sequence[Item], room: Value | None, most: Value | None) -> list[Item]:
-    """The collected values of a loop, cut to the iterations that ran: the last of `results` is their number. A loop
-    with memory for a limited number of iterations (`room`) may have ended early, unless `most` are done; then the
-    number is set to twice the size, so that the call is repeated with more memory."""
+    """The collected values of a loop, cut to the iterations that ran; `results` are these values, then that number.
+
+    `room` says for how many iterations there is memory (None: for all). A loop that has filled it with fewer than
+    `most` iterations (None: no bound) may have ended early; then the values get a size of twice the room, so that
+    the runtime repeats the call with more memory.
+    """
     *stacks, count = [call.materialize(item) for item in results]
     if room is None:
         first = call.head(stacks[0], count)

@@ -186,8 +186,9 @@ def _symbols(program: ExportedProgram, example: Example) -> dict[Any, int]:
 
 
 def _multiples(stated: Mapping[str, Dim], dims: Iterable[Dims]) -> Iterator[dict[str, Dim]]:
-    """The ranges `stated`, in which symbols other than batches (axis 0) are multiples of 2, then of 4, and so on, to
-    try one after another."""
+    """Yield ranges by symbol to try one after another when a module cannot be traced with the ranges `stated`: these,
+    with the symbols of heights and widths restricted to multiples of 2, then of 4, up to 64. Heights and widths are
+    the symbols in `dims` (of each input, axis -> symbol) that are at no axis 0, where batches are."""
     batches = {name for axes in dims for axis, name in axes.items() if axis == 0}
     others = {name: stated.get(name, Dim()) for axes in dims for name in axes.values() if name not in batches}
     for unit in _POWERS if others else ():

@@ -92,5 +92,5 @@ class Caller:
         return receive_message(self._channel, Kind.ANSWER, self._limit, wait)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection to the service."""
         self._channel.close()

@@ -205,7 +205,7 @@ class _Session:
             self.close()
 
     def close(self) -> None:
-        """End the session."""
+        """Disconnect the client; does nothing if it is disconnected already."""
         if self in self._all:
             self._all.discard(self)
             self._loop.remove_reader(self._socket)

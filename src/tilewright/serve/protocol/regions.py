@@ -62,7 +62,7 @@ class Regions:
         self._regions[name] = Region(name, key, offset, size, file)
 
     def unregister(self, name: str = "") -> None:
-        """Close a region, or all of them."""
+        """Close the region `name`, or all regions if `name` is empty; a name that is not registered is ignored."""
         if name and name not in self._regions:
             return
         for key in [name] if name else list(self._regions):

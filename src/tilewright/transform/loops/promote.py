@@ -34,8 +34,9 @@ def promote_partials(func: PrimFunc) -> PrimFunc:
 
 
 def _of_rows(loop: For, used_names: set[str]) -> For:
-    """The loop over rows, in which a local buffer replaces each row of partial results that an iteration initialises,
-    adds to and leaves in a buffer. New names are added to `used_names`."""
+    """`loop`, changed so that an iteration accumulates in a new local buffer of one row where it initialises a row of a
+    larger local buffer and adds to it; it stores the row in the larger buffer at its end. `loop` itself if it has no
+    such row. New names are added to `used_names`."""
     for buffer in sorted({x.buffer for x in walk(loop.body) if isinstance(x, Store)}, key=lambda b: b.name):
         line = _line(loop, buffer) if buffer.scope == "local" and len(buffer.shape) > 1 else None
         if line is not None:

@@ -220,8 +220,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def output_loops(s: Schedule, result: StrassenStages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-    """Split the output's loops, and return those over images, strips, groups of panels and panels. The quarters of the
-    output are merged inside."""
+    """Split the loops of the block that writes the output, and return its loops over (images, strips, groups of panels,
+    panels), outermost first, where other stages can be placed. In the innermost loops the seven products are
+    combined to the four quarters of the output, for one vector of filters in each quarter at a time."""
     out = s.block(result.rest[-1].name)
     image, k, h, w, lane = s.loops(out)
     strips, groups, _, panels, strip, width = (as_int(it.extent) for it in result.product.spatial[1:])
