@@ -516,3 +516,27 @@ class Drawing(nn.Module):
 def test_a_generator_of_a_module_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedError, match=r"torch\.Generator"):
         tw.compile(Drawing().eval(), (torch.ones(2, 3),))
+
+
+def test_modules_and_functions_of_torch_compile_are_traced_as_they_were_written() -> None:
+    """Inductor's code would read the memory of tensors that have none."""
+    doubled = torch.compile(lambda t: t.sin() * 2)
+
+    class Nested(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.outer = torch.compile(nn.Linear(3, 3)), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return doubled(self.outer(self.inner(x)))
+
+    x = torch.randn(4, 3)
+    wrapped: Any = torch.compile(nn.Linear(3, 2))
+    nested: Any = Nested()
+    originals = wrapped._orig_mod, lambda t: nested.outer(nested.inner._orig_mod(t)).sin() * 2
+    for module, original in zip((wrapped, nested), originals, strict=True):
+        compiled = tw.compile(module, (x,))
+        for rows in (1, 5):
+            y = torch.randn(rows, 3)
+            np.testing.assert_allclose(compiled(y), original(y).detach(), rtol=1e-5, atol=1e-5)
+        compiled.update(module.state_dict())

@@ -303,11 +303,22 @@ class _Sizes(TorchDispatchMode):  # type: ignore[misc]
         return result
 
 
+@contextlib.contextmanager
+def _fake(sizes: Any = None) -> Iterator[FakeTensorMode]:
+    """A mode of tensors without elements, with the `ShapeEnv` of their `sizes`. Functions of `torch.compile` run as
+    written: the code that Inductor generates reads the memory of its arguments, and these have none."""
+    with (
+        torch.compiler.set_stance("force_eager"),
+        FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes) as mode,
+    ):
+        yield mode
+
+
 def _makes_huge(module: torch.nn.Module, example: Example) -> bool:
     """Whether the module creates a tensor that is too large to compute, by running it on shapes alone."""
     try:
         restored = parameters_restored(module, numbers=False)
-        with restored, FakeTensorMode(allow_non_fake_inputs=True) as mode, _Sizes():
+        with restored, _fake() as mode, _Sizes():
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (example.args, example.kwargs))
             module(*args, **kwargs)
     except _Huge:
@@ -351,7 +362,7 @@ def _results(module: torch.nn.Module, trace: Trace, real: bool) -> list[Any] | N
     """The results of a module for a trace, on fake tensors, or with `real` on the trace's own where those do not do:
     PyTorch's code may look at numbers (`torch.cov`). None if it cannot be run within TIMEOUT_S seconds."""
     try:
-        with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with evaluating(module), quietly(), torch.no_grad(), _fake() as mode:
             args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))
             return list(pytree.tree_leaves(module(*args, **kwargs)))
     except Exception as error:  # the module's own code again, which ran before
@@ -388,7 +399,7 @@ def _conditions_hold(module: torch.nn.Module, trace: Trace, traced: Sequence[int
             quietly(),
             torch.no_grad(),
             symbolic_config.patch(backed_size_oblivious=True),
-            FakeTensorMode(allow_non_fake_inputs=True, shape_env=env) as mode,
+            _fake(env) as mode,
         ):
 
             def symbolic(x: torch.Tensor) -> torch.Tensor:
