@@ -587,3 +587,13 @@ def test_a_small_number_of_filters_read_ordinary_maps_once(name: str, filters: i
 )
 def test_bodies_of_unrolled_loops_stay_small(steps: int, products: int, expected: int) -> None:
     assert direct.body_steps(steps, products) == expected
+
+
+def test_blockings_of_32_problems_are_retained() -> None:
+    """The best ones of all are, so that a network that is compiled again need not estimate them once more."""
+    target = Target.parse("x86-64-v4")
+    shapes = [DirectProblem(1, 28, 28, (1, 1), 1, 64, 16, 16 * k, 4 * 64 * 28**2, False) for k in range(1, 61)]
+    best = [ranked((shape,), (True, False), target) for shape in shapes]
+    retained = blockings.cache_info().currsize
+    assert 0 < retained <= 32
+    assert all(ranked((shape,), (True, False), target) is b for shape, b in zip(shapes, best, strict=True))

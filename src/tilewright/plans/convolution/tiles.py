@@ -36,6 +36,9 @@ COPIED_LINES = 8
 lines of the input; one by one they read 24."""
 PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)
 """The numbers of strips that are considered."""
+LISTS = 32
+"""The number of problems whose blockings are remembered: as many as a network has convolutions that are blocked so.
+Each has some 200, and collections of garbage, those at a process's end as well, walk over all that are left."""
 WHOLE = 1 << 20
 """A value that means all: a strip of all pixels, a block of all channels."""
 
@@ -122,7 +125,7 @@ def ranked(
     return tuple(sorted(results, key=lambda c: (c[0], -c[1].width)))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=LISTS)
 def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
     """All blockings with panels of `width` filters, with their costs per image (the mean over `shapes`), the best
     first. With `flat`, lines of the image are joined to one."""
