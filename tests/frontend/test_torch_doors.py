@@ -231,5 +231,7 @@ def test_a_file_of_torch_export_is_read_by_its_path(tmp_path: Path) -> None:
         for rows in (1, 5):
             y = torch.randn(rows, 3)
             np.testing.assert_allclose(compiled(y), module(y).detach(), rtol=1e-5, atol=1e-6)
+    for model in (path, torch.export.load(path)):
+        assert "2 of 2 operators are compiled" in str(tw.coverage(model))
     with pytest.raises(ModelError, match="no such file"):
         tw.compile(tmp_path / "other.pt2")

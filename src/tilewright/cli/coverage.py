@@ -44,9 +44,6 @@ def coverage(
     result, example = named.model, named.example
     if example is not None or from_torch(result):
         refuse_unused(context, {"dim": "on a PyTorch module, which is run on its example"})
-    if model.suffix == ".pt2":
-        arguments, named_arguments = result.example_inputs
-        example, result = arguments or named_arguments, result.module()
     if stablehlo.reads(result):
         hint = "`tilewright show --graph` lists the operators of others, which are compiled whole"
         raise ModelError("coverage is of ONNX files and of PyTorch modules", where=str(model), hint=hint)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from tilewright.compile_options import CompileOptions
 from tilewright.compiler import compile_program
 from tilewright.frontend import registry as frontends
-from tilewright.frontend.read import Dynamic, from_torch, import_model, is_exported_file, is_onnx_file
+from tilewright.frontend.read import (
+    Dynamic,
+    from_torch,
+    import_model,
+    is_compiled_file,
+    is_exported_file,
+    is_onnx_file,
+    load_exported,
+)
 from tilewright.ir.dim import DimSizes
 from tilewright.ir.interface import Imported
 from tilewright.ir.selection import Precision
@@ -161,8 +169,9 @@ def coverage(
 
     Args:
         model: path of an ONNX file, its bytes, or an `onnx.ModelProto`; or a PyTorch module or function, which is run
-            once as `torch.compile(model, backend="tilewright")` runs it.
-        example: inputs of a PyTorch module, as for `compile`.
+            once as `torch.compile(model, backend="tilewright")` runs it; or a `torch.export.ExportedProgram`, or the
+            path of its .pt2 file.
+        example: inputs of a PyTorch module, as for `compile`; of a program by default those that it was exported with.
         dims, custom_ops: as for `compile`.
         compilers: as for `compile`, of a model that Tilewright reads whole: the report says who takes which operators.
 
@@ -172,10 +181,17 @@ def coverage(
         from tilewright.parts.regions import coverage as coverage_by
 
         return coverage_by(model, compilers, dims)
+    if is_exported_file(model):
+        model = load_exported(Path(model))
     if example is not None or from_torch(model):
         from tilewright.dynamo.coverage import module_coverage
 
+        if hasattr(model, "example_inputs"):  # an exported program
+            arguments, named = model.example_inputs or ((), {})
+            example, model = (arguments or named or None) if example is None else example, model.module()
         return module_coverage(model, example)
+    if is_compiled_file(model):
+        raise ModelError("the model is compiled already", where=str(model))
     from tilewright.frontend.onnx.load import load
     from tilewright.parts.onnx_model import coverage as coverage_of
 

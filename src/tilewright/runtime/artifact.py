@@ -203,7 +203,7 @@ def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]
 def _check_file(data: memoryview, where: str) -> dict[str, memoryview]:
     magic, version, count, size, digest = _HEADER.unpack_from(data)
     if magic != MAGIC:
-        raise ArtifactError("not a .tw file", where=where)
+        raise ArtifactError("not a .tw file", where=where, hint="tw.compile(path) compiles a model")
     end = _HEADER.size + count * _ENTRY.size
     if count > _MAX_SECTIONS or end > len(data):
         raise ArtifactError("the file is damaged or cut off (its table is not whole)", where=where)

@@ -4,7 +4,7 @@ array."""
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,10 @@ def as_numpy(obj: Any, where: str, written: bool = False) -> Array:
             return _dlpack_view(obj, where)
     except (AttributeError, BufferError, TypeError, ValueError, RuntimeError) as error:
         raise CallError(f"its memory cannot be viewed: {error}", where=where) from None
-    raise CallError("not an array", where=where, expected="a NumPy, PyTorch or JAX array", got=type(obj).__qualname__)
+    by_name = isinstance(obj, Mapping) and where.startswith("input")
+    hint = "inputs by name: model(name=x), or model.run({name: x})" if by_name else None
+    got = type(obj).__qualname__
+    raise CallError("not an array", where=where, expected="a NumPy, PyTorch or JAX array", got=got, hint=hint)
 
 
 def _on_cpu(device: str, where: str) -> None:

@@ -442,7 +442,8 @@ def _by_name(names: Sequence[str], arguments: Mapping[str, Any]) -> list[Any]:
     names."""
     if not isinstance(arguments, Mapping):
         expected = f"a mapping with {list(names)}"
-        raise CallError("inputs by name are wanted", expected=expected, got=type(arguments).__qualname__)
+        hint = "tw.Session(model).run(names, feed) has ONNX Runtime's arguments" if arguments is None else None
+        raise CallError("inputs by name are wanted", expected=expected, got=type(arguments).__qualname__, hint=hint)
     problems = Problems()
     for name in names:
         if name not in arguments:

@@ -13,7 +13,7 @@ from benchmarks import policy_suite
 from tilewright.cli import models
 from tilewright.frontend.common.contents import is_compiled, other_format
 from tilewright.runtime.artifact import MAGIC
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ArtifactError, CallError, ModelError
 
 CONTENTS = {
     b"": "an empty file",
@@ -70,6 +70,8 @@ class Lowered:
     ("model", "hint"),
     [
         (abs, r"tw\.compile\(jax\.jit\(f\), example\)"),
+        (Lowered, "pass an instance of the class"),
+        ({"w": np.zeros(3)}, "weights alone are no model"),
         (Lowered(), r"lowered\.as_text\(\)"),
         (bytearray(b"x"), r"jax\.export\.deserialize\(model\)"),
     ],
@@ -103,3 +105,17 @@ def test_a_compiled_file_is_known_by_its_name_or_its_contents(tmp_path: Path) ->
     named_so.write_bytes(np.arange(9).tobytes())
     with pytest.raises(ModelError, match="compiled already"):
         tw.compile(named_so)
+    with pytest.raises(ModelError, match="compiled already"):
+        tw.coverage(path)
+    with pytest.raises(ArtifactError, match=r"not a .tw file(.|\n)*tw\.compile\(path\)"):
+        tw.load(named_so)
+
+
+def test_calls_in_the_form_of_others_say_how_it_is_done_here() -> None:
+    model, feed = tw.compile(policy_suite.m64()), {"obs": np.zeros((1, 17), np.float32)}
+    with pytest.raises(CallError, match=r"got NoneType(.|\n)*tw\.Session\(model\)\.run\(names, feed\)"):
+        model.run(None, feed)  # type: ignore[arg-type]
+    with pytest.raises(CallError, match=r"not an array(.|\n)*model\.run\(\{name: x\}\)"):
+        model(feed)
+    with pytest.raises(ModelError, match=r"got Model\nhint: it is compiled already"):
+        tw.compile(model)

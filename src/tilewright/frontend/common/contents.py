@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from tilewright.support.errors import ModelError
@@ -14,14 +15,14 @@ FORMATS: tuple[tuple[bytes, str, str], ...] = (
     (
         b"PK\x03\x04",
         "a zip archive, as torch.save and torch.export.save write",
-        "name a file of torch.export.save .pt2",
+        "tw.compile reads files of torch.export.save that are named .pt2",
     ),
     (b"\x80", "a pickle, as torch.save wrote once", "pass the PyTorch module itself, with an example of its inputs"),
     (b"\x89HDF", "an HDF5 file, as Keras writes", "convert the model to ONNX"),
     (b"version https://git-lfs", "a pointer of Git LFS, not the file itself", "git lfs pull"),
     (b"\x1f\x8b", "a compressed file (gzip)", "uncompress it"),
-    (b"ML\xefR", "StableHLO in bytes", "name the file .mlir"),
-    (b"module", "text of MLIR", "name the file .mlir"),
+    (b"ML\xefR", "StableHLO in bytes", "tw.compile reads it if it is named .mlir"),
+    (b"module", "text of MLIR", "tw.compile reads it if it is named .mlir"),
     (b"<", "a text in HTML or XML", "look at what was downloaded"),
 )
 """(first bytes, what a file that begins with them is, what to do with it). Sources: the formats' own descriptions."""
@@ -38,7 +39,7 @@ def _described(head: bytes) -> tuple[str, str] | None:
     if not head:
         return "an empty file", "write or download it again"
     if head[4:8] == b"TFL3":
-        return "a TFLite file", "name the file .tflite"
+        return "a TFLite file", "tw.compile reads it if it is named .tflite"
     if head[8:9] == b"{" and not any(head[4:8]):
         return (
             "a safetensors file, which holds weights and no model",
@@ -52,10 +53,16 @@ def _described(head: bytes) -> tuple[str, str] | None:
 def other_object(message: str, model: object, *, where: str | None = None) -> ModelError:
     """The error for an object that is no model that `message` asks for, with what to pass instead of it."""
     hint = None
-    if hasattr(model, "as_text") and hasattr(model, "compile"):  # jax.stages.Lowered
+    if isinstance(model, type):
+        hint = "pass an instance of the class, with an example of its inputs"
+    elif hasattr(model, "as_text") and hasattr(model, "compile"):  # jax.stages.Lowered
         hint = "pass its text: lowered.as_text()"
     elif isinstance(model, bytearray | memoryview):
         hint = "pass bytes(model), or jax.export.deserialize(model) of what jax.export has serialized"
+    elif isinstance(model, Mapping):
+        hint = "weights alone are no model: pass the PyTorch module itself, with an example of its inputs"
+    elif type(model).__module__.startswith("tilewright."):
+        hint = "it is compiled already: call it, or pass what it was compiled from"
     elif callable(model):
         hint = "compile a function of JAX as tw.compile(jax.jit(f), example)"
     return ModelError(message, where=where, got=type(model).__name__, hint=hint)
