@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tilewright import arith
 from tilewright.assemble import Part, assemble, outputs_are_hosts, stored
 from tilewright.compile_options import CompileOptions
 from tilewright.frontend.read import import_model, is_onnx_file
@@ -343,7 +344,8 @@ def compile_graph(
     source = _source(graph, weights, interface)
     with advised(lookup(stores(records), target), require_records) as context:
         program = _compile(source, target, log, options)
-        interning.release()  # of thousands of expressions, which collections of garbage would walk over
+        arith.release()  # of thousands of expressions, which collections of garbage would walk over
+        interning.release()
         if require_records and context is not None:
             check_recorded(context.decisions, target)
     if program.manifest.records:

@@ -30,7 +30,7 @@ import llvmlite.binding as llvm
 from tilewright.support import flags
 from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
-from tilewright.support.sources import Files, own_files, python_files
+from tilewright.support.sources import CHANGED, SIZE, Files, own_files, python_files
 from tilewright.targets.target import Target
 
 UNRELATED = (
@@ -136,10 +136,9 @@ def marked_digest(root: Path, files: Files | None = None) -> str:
 def _marks_digest(files: Files) -> str | None:
     """A digest of the names, sizes, times and inodes of `files`; None if one changed in the last seconds, since a
     further change might leave all of these equal."""
-    marks = [(name, i.st_size, i.st_mtime_ns, i.st_ctime_ns, i.st_ino, i.st_dev) for name, i in files]
-    if max(mark[3] for mark in marks) > time.time_ns() - _RECENT:
+    if max(mark[CHANGED] for _, mark in files) > time.time_ns() - _RECENT:
         return None
-    return blake2b(repr(sorted(marks)).encode(), digest_size=16).hexdigest()
+    return blake2b(repr(sorted(files)).encode(), digest_size=16).hexdigest()
 
 
 _RECENT = 2_000_000_000
@@ -157,8 +156,8 @@ def source_digest(root: Path, unrelated: Collection[str] = UNRELATED, files: Fil
     without the folders in `unrelated` but with `RELATED`."""
     digest = blake2b(digest_size=16)
     counted = _counted(python_files(str(root)) if files is None else files, unrelated)
-    for name, about in sorted(counted, key=lambda file: file[0].split("/")):
-        text = _content(f"{root}/{name}", about.st_size)
+    for name, mark in sorted(counted, key=lambda file: file[0].split("/")):
+        text = _content(f"{root}/{name}", mark[SIZE])
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
     return digest.hexdigest()

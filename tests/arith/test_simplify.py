@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 
 import pytest
@@ -419,3 +420,17 @@ def test_exact_quotients() -> None:
         assert exact_quotient(whole, part) is simplify(quotient), (whole, part)
     for whole, part in ((b * b + h, b + h), (b * 6 + 4, const(4)), (b, const(0)), (b * 3, b * 2), (const(6), b)):
         assert exact_quotient(whole, part) is None, (whole, part)
+
+
+def test_released_analyzers_are_gone() -> None:
+    def count() -> int:
+        gc.collect()
+        return sum(type(o) is Analyzer for o in gc.get_objects())
+
+    arith.release()
+    before, v = count(), Var("v")
+    for extent in range(5, 15):
+        simplify((v * 8 + 3) // 4, {v: const(extent)})
+    assert count() == before + 10
+    arith.release()
+    assert count() == before

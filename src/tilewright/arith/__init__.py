@@ -41,6 +41,11 @@ def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer
     return result
 
 
+def release() -> None:
+    """Drop the cached analyzers and the expressions that they know, for who has done with many."""
+    _remembered.cache_clear()
+
+
 def simplify(e: Expr, extents: Extents | None = None, assumptions: tuple[Expr, ...] = ()) -> Expr:
     """An expression equal to `e` wherever the variables lie in their extents and the conditions `assumptions` hold, in
     canonical form."""

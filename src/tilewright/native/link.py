@@ -23,7 +23,7 @@ from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import CompileError, Error
 from tilewright.support.permission import NEEDED, forbidden
-from tilewright.support.sources import own_files_in
+from tilewright.support.sources import CHANGED, SIZE, own_files_in
 
 
 @cache
@@ -198,7 +198,7 @@ _WRITERS = ("collective", "engine", "live", "measure", "native", "ort", "runtime
 def _source() -> str:
     """A digest of the sizes and change times of these source files, which changes whenever one of them does."""
     files = sorted((file for folder in _WRITERS for file in own_files_in(f"{folder}/")), key=lambda file: file[0])
-    facts = [(name, about.st_size, about.st_ctime_ns) for name, about in files]
+    facts = [(name, mark[SIZE], mark[CHANGED]) for name, mark in files]
     return blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
