@@ -219,7 +219,8 @@ class SingleThread(FuncNote):
 class MayAlias(FuncNote):
     """Parameters may share memory: a pointwise kernel may write over an operand that nothing reads later.
 
-    Written by `compiler.py`, read by `transform/loops/reuse.py` and `codegen/llvm/emit.py`.
+    Written by `kernels.py`, read by `transform/loops/reuse.py`, `transform/loops/overlap.py`,
+    `transform/loops/whole_tiles.py`, `plans/framework/decision_key.py` and `codegen/llvm/emit.py`.
     """
 
 
@@ -228,7 +229,7 @@ class MayAlias(FuncNote):
 class PastCaches(FuncNote):
     """The program as a whole touches or writes so much that these outputs are written past the caches, of any size.
 
-    Written by `compiler.py`, read by `plans/framework/common.py` (streams).
+    Written by `kernels.py`, read by `plans/framework/common.py` (streams) and `plans/framework/decision_key.py`.
     """
 
 

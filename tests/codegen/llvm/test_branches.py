@@ -64,5 +64,7 @@ def test_which_loops_divide_in_branches() -> None:
     inside, always = a[i % n], select(i < 3, a[i], const(0.0, f32)) + a[i % n]
     assert divides_in_branches(Store(out, (i,), select(i < 3, inside, const(0.0, f32))))
     assert divides_in_branches(If(i < 3, Store(out, (i,), inside)))
+    assert divides_in_branches(If(i < 3, If(i % n < 2, Store(out, (i,), a[i]))))
+    assert not divides_in_branches(If(i % n < 2, Store(out, (i,), a[i])))
     assert not divides_in_branches(Store(out, (i,), always))
     assert not divides_in_branches(Store(out, (i,), select(i < 3, a[i % 7], const(0.0, f32))))

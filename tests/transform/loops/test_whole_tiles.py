@@ -72,6 +72,9 @@ def test_each_branch_under_one_condition() -> None:
         tile(0, 4) + tile(4, 3),  # small ones are transposed where they stand
         f"if c < 1 {{ {tile(0, 16)} }} " + tile(16, 12),
         tile(16, 12) + tile(0, 16),
+        tile(0, 16).replace("..16 unrolled { for p", "..c + 1 unrolled { for p")  # other columns, by a variable
+        + tile(16, 12).replace("..16 unrolled { for p", "..c + 2 unrolled { for p"),
+        "".join(f"if y[0, 0, 0] < 1.0 {{ {tile(a, n)} }} " for a, n in ((0, 16), (16, 12))),  # which the first changes
     ],
 )
 def test_other_statements_stay(body: str) -> None:

@@ -285,7 +285,8 @@ def divides_in_branches(body: Stmt) -> bool:
     scalar, as its divisions would in any case.
     """
     for stmt in walk(body):
-        if isinstance(stmt, If) and any(map(_divides, chain.from_iterable(map(exprs_of, walk(stmt))))):
+        branches = chain.from_iterable(map(walk, stmt.children)) if isinstance(stmt, If) else ()
+        if any(map(_divides, chain.from_iterable(map(exprs_of, branches)))):
             return True
         lazy = (n for e in exprs_of(stmt) for n in walk_expr(e) if isinstance(n, Op) and n.name in LAZY)
         if any(_divides(e) for n in lazy for e in n.args[1:]):

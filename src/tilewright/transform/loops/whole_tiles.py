@@ -15,7 +15,7 @@ from tilewright.arith import simplify
 from tilewright.ir.expr import Expr, Load, Var, as_int, const
 from tilewright.ir.loops import Allocate, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.notes import MayAlias, find
-from tilewright.ir.rewrite import names_of, substitute, with_children
+from tilewright.ir.rewrite import loads, names_of, substitute, with_children
 from tilewright.support.classes import dataclass
 from tilewright.transform.loops.copies import copy_fresh
 
@@ -56,7 +56,7 @@ class _Tile:
         """All that two tiles have in common that are parts of one transposition, without their numbers of rows."""
         return (
             *(self.stmt.buffer.dtype, self.stmt.buffer.shape, self.load.buffer, self.store.buffer),
-            *(as_int(_inner(self.fill).extent), as_int(self.drain.extent)),
+            *(_inner(self.fill).extent, self.drain.extent),
         )
 
 
@@ -82,7 +82,7 @@ def _after(first: Stmt, second: Stmt, func: PrimFunc, names: set[str]) -> Stmt:
     """The statement `second`, which runs right after `first`, or the tile in it moved back over that of `first`. Under
     equal conditions, this holds for each branch."""
     if isinstance(first, If) and isinstance(second, If):
-        if first.condition != second.condition:
+        if first.condition != second.condition or loads(first.condition):  # the first may write what the second loads
             return second
         branches = zip(first.children, second.children, strict=False)
         parts = tuple([_after(a, b, func, names) for a, b in branches])
