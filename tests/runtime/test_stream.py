@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import threading
+import time
 import weakref
 from concurrent.futures import CancelledError
 
@@ -15,6 +16,7 @@ import pytest
 
 from tests.runtime.programs import affine, affine_reference, copy16
 from tilewright.runtime.model import Model
+from tilewright.support.collection import without_collection
 from tilewright.support.errors import CallError
 
 
@@ -68,6 +70,26 @@ def test_a_call_is_a_coroutine(model: Model) -> None:
         return [*await asyncio.gather(*tasks), waited, await pending, await asyncio.shield(pending), pending.result()]
 
     assert all(np.array_equal(y[0], want) for y in asyncio.run(shared()))
+
+
+def test_results_that_a_task_awaited_need_no_garbage_collection(model: Model) -> None:
+    async def waits() -> None:
+        pending = model.call_async(rows(5))
+        calls.append(weakref.ref(pending))
+        await asyncio.create_task(pending)
+
+    calls = []
+    with without_collection():
+        asyncio.run(waits())
+        pending = model.call_async(rows(5))
+        calls.append(weakref.ref(pending))
+        asyncio.run(pending)
+        del pending
+        for _ in range(200):  # the threads that made the calls forget them soon
+            if not any(call() for call in calls):
+                break
+            time.sleep(0.01)
+        assert [call() for call in calls] == [None, None]
 
 
 def test_a_task_of_a_call_is_cancelled_with_it(model: Model) -> None:

@@ -32,23 +32,28 @@ class Pending(Future[Any], Coroutine[Any, Any, Any]):
 
     def send(self, value: Any) -> Any:
         """Go on until the next wait, as a coroutine does. Raises StopIteration with the result, or the call's error."""
-        return self._waiting().send(value)
+        return self._go_on(lambda wait: wait.send(value))
 
     def throw(self, *error: Any) -> Any:
         """Raise an error where the task waits. A cancelled task cancels a call that has not begun."""
-        return self._waiting().throw(*error)
+        return self._go_on(lambda wait: wait.throw(*error))
 
     def close(self) -> None:
         """Forget the tasks that wait. The call goes on."""
         self.__dict__.pop("_tasks", None)
 
-    def _waiting(self) -> Generator[Any, None, Any]:
-        # Each task has its own wait: several may have been created of this call.
+    def _go_on(self, step: Callable[[Generator[Any, None, Any]], Any]) -> Any:
+        # Each task has its own wait: several may have been created of this call. One that has ended is forgotten: a
+        # task refers to its call, and with a reference back the results would last until a garbage collection.
         tasks: dict[Any, Generator[Any, None, Any]] = self.__dict__.setdefault("_tasks", {})
         task = asyncio.current_task()
         if task not in tasks:
             tasks[task] = self.__await__()
-        return tasks[task]
+        try:
+            return step(tasks[task])
+        except BaseException:
+            tasks.pop(task, None)
+            raise
 
 
 _live: weakref.WeakSet[Background] = weakref.WeakSet()
