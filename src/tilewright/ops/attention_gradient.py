@@ -45,9 +45,11 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionGradientAttrs(ScoresAttrs):
-    """Attributes of the gradient of attention: those that define its scores, with a letter in `order` for the order of
-    dimensions of q, of k, of v and of the gradient of the result; `ORDERS` lists these letters. With `joined` the
-    gradients of q, k and v lie side by side in one array; if `columns` is (r, c), in blocks of r rows and c columns."""
+    """Attributes of the gradient of attention: those that define its scores. `order` has a letter for each of q, k, v
+    and the gradient of the result, in this sequence, which says how its dimensions are ordered: "s" batch, sequence,
+    head, depth; "h" batch, head, sequence, depth; "t" sequence, batch, head, depth. `joined`: the gradients of q, k and
+    v lie side by side in one array, in three outputs otherwise. `columns`, only with `joined`: (r, c) if that array is
+    stored in blocks of r rows and c columns; () if by rows."""
 
     joined: bool = False
     columns: Ints = ()
@@ -77,7 +79,9 @@ def _infer(types: Types, attrs: AttentionGradientAttrs) -> tuple[TensorType, ...
 
 
 def _joined(used: Sequence[TensorType], attrs: AttentionGradientAttrs) -> TensorType:
-    """The type of dq, dk and dv side by side in one array."""
+    """The type of the single output in which dq, dk and dv, of the types `used`, lie side by side: [batch, rows,
+    columns], or in blocks as `attrs.columns` says. Raises ShapeError if their numbers of rows or depths differ, or if
+    they do not fill the blocks."""
     (batch, rows, _, depth), *others = (
         tuple(t.shape[k] for k in ORDERS[o]) for t, o in zip(used, attrs.order, strict=False)
     )
@@ -95,6 +99,8 @@ def _joined(used: Sequence[TensorType], attrs: AttentionGradientAttrs) -> Tensor
 
 
 def _used(t: TensorType, order: str, heads: int) -> TensorType:
+    """The type of the gradient of an operand of type `t`, whose dimensions have the order `order`, a key of `ORDERS`:
+    the operand's, with `heads` heads, those that attention reads."""
     batch, length, _, depth = (t.shape[k] for k in ORDERS[order])
     used = (batch, length, dim(heads), depth)
     return TensorType(t.dtype, tuple(used[k] for k in ORDERS[order]))
@@ -172,7 +178,8 @@ RESULTS = ("dq", "dk", "dv")
 
 
 def _side_by_side(parts: Sequence[Tensor], t: TensorType, attrs: AttentionGradientAttrs) -> Tensor:
-    """The gradients, indexed by batch, head, sequence and depth, as columns of one array."""
+    """The single output, of type `t`: `parts` are dq, dk and dv, indexed by batch, head, sequence and depth; their
+    heads become its columns, one after the other, in blocks if `attrs.columns` says so."""
     _, _, rows, depth = parts[0].shape
 
     def at(*place: Expr) -> Expr:
@@ -195,8 +202,8 @@ JOINED = "joined"
 
 
 def _ordered(t: TensorType, order: str, element: Callable[..., Any], name: str) -> Tensor:
-    """The stage `name` of a gradient of type `t`: `element(batch, head, sequence, depth)` is its element, `order` says
-    in which order these dimensions lie in memory."""
+    """The stage `name` of a gradient of type `t`: `element(batch, head, sequence, depth)` is its element; `order`, a
+    key of `ORDERS`, says in which order these dimensions lie in memory."""
     batch, length, heads, depth = (t.shape[k] for k in ORDERS[order])
     result = stage((batch, heads, length, depth), element, f"by_{name}")
 

@@ -72,8 +72,8 @@ def _derived(
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """The reads by which a tensor is computed, of each operand, and the axes whose positions occur in its values, not
-    only in indices (as in a range, or a triangular mask)."""
+    """How a tensor is computed: `reads` has for each operand the set of reads of it, and `positional` the tensor's axes
+    whose positions occur in its values, not only in indices of operands (as in a range, or a triangular mask)."""
 
     reads: dict[Tensor, frozenset[Read]]
     positional: frozenset[int]

@@ -33,8 +33,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LstmCellAttrs(Attrs):
-    """Attributes of one step of an LSTM for `batch` rows: the step's number `step`; `activations`: the operators, with
-    attributes, that are applied to gates, cell and output; gates are clipped to +-`clip`."""
+    """Attributes of one step of an LSTM. `batch`: the number of rows. `step`: the number of the step in the sequence.
+    `activations`: the (operator, attributes) that are applied to gates, cell and output, in this order. `clip`: the
+    arguments of these are clipped to +-`clip`; None: not at all."""
 
     batch: Dim
     step: int

@@ -47,8 +47,9 @@ def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: i
 
 @dataclass(frozen=True, slots=True)
 class ConvAttrs(Attrs):
-    """Attributes of `conv`: strides and dilations for each spatial dimension; pads, first those before all dimensions,
-    then those after; the number of groups of channels; and the least accuracy of f32 products, as in `MatmulAttrs`."""
+    """Attributes of `conv`. `strides` and `dilations`: a number for each spatial dimension. `pads`: the elements added
+    before each spatial dimension, then those after each. `groups`: the number of groups of channels. `exactness`: the
+    least accuracy of products of f32, as in `MatmulAttrs`."""
 
     strides: Ints
     dilations: Ints

@@ -28,8 +28,8 @@ from tilewright.support.errors import ShapeError
 
 @dataclass(frozen=True, slots=True)
 class ConvWeightGradientAttrs(Attrs):
-    """Attributes of `conv_weight_gradient`: strides, dilations and pads of the convolution, which has one group, and
-    the sizes of its window."""
+    """Attributes of `conv_weight_gradient`: `strides`, `dilations` and `pads` (first those before all dimensions, then
+    those after) of the convolution, which has one group; `window`: the spatial sizes of its weights."""
 
     strides: Ints
     dilations: Ints

@@ -77,6 +77,8 @@ def wrapped_numpy(indices: Any, extent: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AxisAttrs(Attrs):
+    """Attributes of `gather` and `gather_elements`: the dimension `axis` of the data that the indices address."""
+
     axis: int
 
 
@@ -260,6 +262,9 @@ register(OpDef("one_hot", "injective", OneHotAttrs, _one_hot_infer, _one_hot_num
 
 @dataclass(frozen=True, slots=True)
 class ReverseSequenceAttrs(Attrs):
+    """Attributes of `reverse_sequence`: `batch_axis` is the dimension with an entry for each sequence, `time_axis` the
+    one along which the first elements of a sequence are reversed."""
+
     batch_axis: int
     time_axis: int
 

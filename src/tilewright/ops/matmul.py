@@ -49,9 +49,10 @@ f32 products; "": as the options of the compile say."""
 
 @dataclass(frozen=True, slots=True)
 class MatmulAttrs(Attrs):
-    """Attributes of `matmul`: whether the last two dimensions of an operand are swapped; the result's element type if
-    it is wider than the factors' (f32 for 16-bit floats, whose sums are then used before they are rounded); and the
-    least accuracy of the product, whatever options allow."""
+    """Attributes of `matmul`. `transpose_a` and `transpose_b`: the last two dimensions of the first or the second
+    operand are swapped. `dtype`: the result's element type if it is wider than the factors' (f32 for 16-bit floats,
+    whose sums are then used before they are rounded), else None. `exactness`: the least accuracy of the product,
+    whatever options allow; "" if the options decide."""
 
     transpose_a: bool = False
     transpose_b: bool = False

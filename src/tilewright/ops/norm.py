@@ -49,6 +49,8 @@ def _reduced_point(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ..
 
 @dataclass(frozen=True, slots=True)
 class SoftmaxAttrs(Attrs):
+    """Attributes of `softmax` and `log_softmax`: the results are normalised along the dimension `axis`."""
+
     axis: int
 
 
@@ -221,8 +223,8 @@ register(OpDef("rms_norm", "reduction", NormAttrs, _layer_norm_infer, _rms_norm_
 
 @dataclass(frozen=True, slots=True)
 class LrnAttrs(Attrs):
-    """Attributes of local response normalisation, whose sum runs over `size` channels; see the type rule for the
-    formula."""
+    """Attributes of local response normalisation, x / (bias + alpha / size * s) ** beta, where s is the sum of the
+    squares of `size` adjacent channels: that of x, (size - 1) // 2 before it, and the rest after it."""
 
     size: int
     alpha: float

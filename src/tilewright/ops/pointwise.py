@@ -172,9 +172,9 @@ def _cast_numpy(x: Any, dtype: DType) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class CastAttrs(Attrs):
-    """Attributes of `cast`. With `bits`, the bits are reinterpreted instead of converting the value. For small floats,
-    `saturate` says how numbers that are too large are encoded, and `rounding` how f8e8m0 rounds (others round to
-    nearest even)."""
+    """Attributes of `cast`. `dtype`: the result's element type. `bits`: the bits are reinterpreted instead of
+    converting the value. For small floats: `saturate` says whether a number out of range becomes the nearest one in it,
+    instead of infinity or NaN where the type has these; `rounding` how f8e8m0 rounds (others round to nearest even)."""
 
     dtype: DType
     bits: bool = False
@@ -246,26 +246,38 @@ class ClipAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class AlphaAttrs(Attrs):
+    """Attributes of activations with one parameter `alpha`: the slope or scale of `leaky_relu`, `elu`, `celu` and
+    `swish`, the threshold of `thresholded_relu`."""
+
     alpha: float
 
 
 @dataclass(frozen=True, slots=True)
 class SeluAttrs(AlphaAttrs):
+    """Attributes of `selu`: `gamma` times (x where x is positive, else `alpha` * (e^x - 1))."""
+
     gamma: float
 
 
 @dataclass(frozen=True, slots=True)
 class AlphaBetaAttrs(AlphaAttrs):
+    """Attributes of activations with two parameters: `hard_sigmoid` is alpha * x + beta limited to [0, 1], `affine`
+    alpha * x + beta, `scaled_tanh` alpha * tanh(beta * x)."""
+
     beta: float
 
 
 @dataclass(frozen=True, slots=True)
 class GeluAttrs(Attrs):
+    """Attributes of `gelu`: "none" computes it by the error function, "tanh" by an approximation with tanh."""
+
     approximate: Literal["none", "tanh"] = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class ShrinkAttrs(Attrs):
+    """Attributes of `shrink`: x + bias where x < -lambd, x - bias where x > lambd, else 0."""
+
     lambd: float
     bias: float
 
@@ -280,8 +292,9 @@ class DetectInfAttrs(Attrs):
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """An activation in model formats: its operator in ONNX and in PyTorch's ATen ("" if a separate rule imports it, or
-    none); its attributes with their defaults; whether it is expensive to compute."""
+    """An activation in model formats. `onnx` and `aten`: the names of its operator in ONNX and in PyTorch's ATen, "" if
+    there is none or a separate rule imports it; `defaults`: its attributes with their default values; `costly`: whether
+    it is expensive to compute."""
 
     onnx: str = ""
     aten: str = ""

@@ -65,8 +65,9 @@ def static_value(e: Expr) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolAttrs(Attrs):
-    """Attributes of pooling: kernel, strides and dilations for each spatial dimension; pads, first those before all
-    dimensions, then those after; with `ceil_mode`, a last partial window counts."""
+    """Attributes of pooling. `kernel`, `strides`, `dilations`: the window's size, the distance of windows and that of a
+    window's taps in each spatial dimension. `pads`: the padding before each spatial dimension, then that after each.
+    `ceil_mode`: a last window that is only partly inside counts."""
 
     kernel: Ints
     strides: Ints

@@ -95,9 +95,10 @@ def _gathered(type: TensorType, windows: Sequence[Expr], attrs: PoolAttrs, sent:
 
 @dataclass(frozen=True, slots=True)
 class _Padded:
-    """A padded input in NumPy. `views`: for each tap the slices that all windows read; `reach`: the sizes that windows
-    reach; `within`: the slice without padding; `stated`: the slice with the stated pads, beyond which windows may
-    reach."""
+    """The places in a padded input, for NumPy. `reach`: the spatial sizes up to which windows read, from the first
+    padded position on. `views`: for each tap of the window, the slices of the places that it reads in all windows.
+    `within`: the slices of the input without its padding. `stated`: the slices of the input with the pads that the
+    attributes state, beyond which the last windows may reach."""
 
     reach: list[int]
     views: list[tuple[slice, ...]]
@@ -134,9 +135,10 @@ LANES = (16, 8, 1)
 
 @dataclass(frozen=True, slots=True)
 class _Tap:
-    """One tap of adjacent windows: its number, the position that it reads for the first window, and whether that is
-    inside of the input in all but the last dimension. `step`: the distance to the next window's position; `extent`: the
-    size of the last dimension, None if every position is inside."""
+    """One tap (position in the kernel) of windows that are adjacent in the last dimension. `number`: the tap's, counted
+    row by row. `places`: the position in the input that it reads for the first window. `inside`: whether that is inside
+    of the input in all dimensions but the last. `step`: the distance in the last dimension to the position for the next
+    window. `extent`: the input's size there, None if every position is inside."""
 
     number: int
     places: tuple[Expr, ...]
@@ -152,8 +154,9 @@ class _Tap:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """`lanes` adjacent windows in a row, the first of which has the number `first`; `space`: the spatial dimensions of
-    the input."""
+    """`lanes` windows that are adjacent in the last dimension. `attrs`: those of the pooling. `plane`: the numbers of
+    the image and the channel. `space`: the spatial sizes of the input. `at`: the windows' number in each spatial
+    dimension but the last; `first`: the number of the first of them in the last one."""
 
     attrs: PoolAttrs
     plane: tuple[Expr, ...]

@@ -127,7 +127,9 @@ _UNCLIPPED = "H"
 
 @dataclass(slots=True)
 class _Lines:
-    """The translation of a cell's formula to steps: the steps so far, and the number of each name's value."""
+    """The translation of a cell's formula to steps. `gates`: the names of the cell's gates; `functions`: the
+    activations that F, G and H stand for, with arguments clipped to +-`clip` unless it is None. `names`: the number of
+    the value that each name has at present; `steps`: the steps so far; `count`: the number of values so far."""
 
     gates: Sequence[str]
     functions: Functions

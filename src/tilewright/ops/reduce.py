@@ -57,6 +57,9 @@ def _full_point(point: Sequence[Expr], rank: int, reduced: dict[int, IterVar], k
 
 @dataclass(frozen=True, slots=True)
 class ReduceAttrs(Attrs):
+    """Attributes of reductions such as `reduce_sum`: the dimensions `axes` are reduced; with `keepdims` the result has
+    them with size 1, else not at all."""
+
     axes: Ints
     keepdims: bool
 

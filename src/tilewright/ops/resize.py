@@ -42,10 +42,11 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeAttrs(Attrs):
-    """Attributes of `resize`: the `size` of the result along `axis`, and the `scale` from input to result; `mode`,
-    `coordinates` and `rounding` (for mode nearest) are listed in `MODES`, `COORDINATES` and `ROUNDINGS`.
-    `exclude_outside` leaves out taps outside the input; `roi` (first and last coordinate, as fractions of the extent)
-    and `extrapolation` are of tf_crop_and_resize."""
+    """Attributes of `resize`, along one dimension. `size`: the size of the result along `axis`. `scale`: the factor
+    from the input's coordinates to the result's. `mode`, `coordinates` and `rounding` (for mode nearest): one of
+    `MODES`, `COORDINATES`, `ROUNDINGS`. `cubic_a`: the coefficient of cubic interpolation. `exclude_outside`: taps
+    outside the input get weight 0. `antialias`: the filter is widened where the result is smaller. `roi` (first and
+    last coordinate, as fractions of the extent) and `extrapolation` (the value outside) are of tf_crop_and_resize."""
 
     axis: int
     size: Dim
@@ -364,6 +365,8 @@ register(OpDef("resize_taps", "opaque", ResizeTapsAttrs, _taps_infer, _taps_nump
 
 @dataclass(frozen=True, slots=True)
 class ResampleAttrs(Attrs):
+    """Attributes of `resample`: the dimension `axis` of the input whose slices are summed with weights."""
+
     axis: int
 
 

@@ -34,8 +34,9 @@ Source = Callable[[Expr, Expr], Expr]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`rows` rows by `width` elements of the state are computed at once; `tiles` such tiles read a panel of weights one
-    after the other; the loop over k has `steps` of them in its body."""
+    """The part of the state that is computed at once. It has `rows` rows by `width` elements; `tiles` such parts read a
+    panel of the weights one after the other; the body of the loop over the elements of the old state (k) is repeated
+    `steps` times."""
 
     rows: int
     width: int
@@ -61,8 +62,8 @@ class Operands:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """The buffers of a block of rows: h twice (old and new), the second state c, and, by their numbers, values that are
-    carried to later products or steps."""
+    """The buffers of the states of a block of rows. `h`: the state twice, old and new; `c`: the second state of a cell
+    that has one; `carried`: by their numbers, the buffers of values that a step's later products or steps read."""
 
     h: Buffer
     c: Buffer
@@ -71,7 +72,9 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One time step for the block of rows from `first` on: its time, and which of the two buffers of h it reads."""
+    """One time step for a block of rows. `first`: the number of the block's first row; `time`: the position in the
+    sequence; `now`: which of the two buffers of h is read, 0 or 1, the other one being written; `state`: the
+    buffers."""
 
     first: Expr
     time: Expr
@@ -81,7 +84,10 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class RecurrentLoops:
-    """Builds the loop program of a recurrence; `weight` reads its weights."""
+    """Builds the loop program of a recurrence. `program`: the steps of the cell; `reverse`: whether the sequence is
+    read from its end; `operands`: the buffers; `weight`: reads elements of the recurrent weights; `hidden`: the size of
+    the state; `gates`: the number of gates; `tile`: the part of the state that is computed at once; `nest`: the
+    statements so far."""
 
     program: Program
     reverse: bool

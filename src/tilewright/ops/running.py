@@ -96,6 +96,8 @@ register(OpDef("running_extreme", "opaque", RunningExtremeAttrs, _extreme_infer,
 
 @dataclass(frozen=True, slots=True)
 class CumulativeLogsumexpAttrs(Attrs):
+    """Attributes of `cumulative_logsumexp`: the dimension `axis` along which elements are accumulated."""
+
     axis: int
 
 

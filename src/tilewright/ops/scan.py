@@ -30,8 +30,8 @@ def _at(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class CumulativeAttrs(Attrs):
-    """Attributes of cumulative sums and products: `exclusive` leaves out the element itself, `reverse` starts at the
-    end, and `dtype` is the type of the results (None: that of the elements)."""
+    """Attributes of cumulative sums and products along the dimension `axis`: `exclusive` leaves out the element itself,
+    `reverse` starts at the end, and `dtype` is the type of the results (None: that of the elements)."""
 
     axis: int
     exclusive: bool = False

@@ -78,6 +78,8 @@ def _some(chosen: Sequence[Expr]) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class ScatterElementsAttrs(ScatterAttrs):
+    """Attributes of `scatter_elements`: the indices are positions along the dimension `axis`."""
+
     axis: int
 
 

@@ -41,6 +41,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class ConstantAttrs(Attrs):
+    """Attributes of `constant`: its `value`, an array."""
+
     value: ConstantArray
 
 
@@ -237,8 +239,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class ConcatAttrs(Attrs):
-    """Attributes of `concat`. A concatenation that is a `view` needs no kernel: its inputs are computed directly in
-    their parts of its memory (`transform/graph/views.py`)."""
+    """Attributes of `concat`, which joins its inputs along the dimension `axis`. A concatenation that is a `view` needs
+    no kernel: its inputs are computed directly in their parts of its memory (`transform/graph/views.py`)."""
 
     axis: int
     view: bool = False
@@ -436,7 +438,7 @@ register(OpDef("pad", "injective", PadAttrs, _pad_infer, _pad_numpy, compute=_pa
 
 @dataclass(frozen=True, slots=True)
 class RangeAttrs(Attrs):
-    """Attributes of `range`, which gives `size` elements: `start`, `start + step`, and so on."""
+    """Attributes of `range`, whose result has `size` elements of type `dtype`: `start`, `start + step`, and so on."""
 
     start: Number | Expr
     step: Number | Expr
@@ -480,7 +482,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class TriluAttrs(Attrs):
-    """Attributes of `trilu`, which retains the `upper` or the lower triangle of a matrix, from diagonal `k` on."""
+    """Attributes of `trilu`, which retains one triangle of a matrix and sets the rest to zero: with `upper` the
+    elements on and above diagonal `k` (0: the main one, positive: above it), else those on and below it."""
 
     k: int
     upper: bool
@@ -517,7 +520,8 @@ register(
 
 @dataclass(frozen=True, slots=True)
 class EyeAttrs(Attrs):
-    """Attributes of `eye`, a matrix with ones on diagonal `k` and zeros elsewhere."""
+    """Attributes of `eye`, a matrix of `rows` x `columns` elements of type `dtype`, which has ones on diagonal `k` (0:
+    the main one, positive: above it) and zeros elsewhere."""
 
     rows: Dim
     columns: Dim

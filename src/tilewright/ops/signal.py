@@ -29,8 +29,8 @@ Out = tuple[TensorType, ...]
 
 @dataclass(frozen=True, slots=True)
 class DftAttrs(Attrs):
-    """Attributes of `dft`. With `onesided`, only the first half of the result along `axis` is computed; the rest is its
-    conjugate."""
+    """Attributes of `dft`, the discrete Fourier transform along the dimension `axis`: the inverse one if `inverse`.
+    With `onesided`, only the first half of the result along `axis` is computed; the rest is its conjugate."""
 
     axis: int
     inverse: bool
@@ -105,8 +105,8 @@ register(OpDef("dft", "reduction", DftAttrs, _dft_infer, _dft_numpy, compute=_df
 
 @dataclass(frozen=True, slots=True)
 class Col2ImAttrs(Attrs):
-    """Attributes of `col2im`: extents of the image and of a block of it; strides and dilations of the blocks; pads
-    (befores, then afters)."""
+    """Attributes of `col2im`: spatial sizes of the `image` and of a `block` of it; `strides` and `dilations` of the
+    blocks; `pads`: those before each spatial dimension, then those after each."""
 
     image: Ints
     block: Ints

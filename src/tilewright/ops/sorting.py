@@ -81,8 +81,10 @@ def before(a: Expr, ia: Expr, b: Expr, ib: Expr, largest: bool) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The best elements so far, sorted, stored in the outputs; `at` gives the index of a position. Only the first
-    `ranks` positions are used, and the last element of a full list is dropped."""
+    """The best elements so far, sorted, with the code in `nest` that inserts others. `values` and `indices` are the
+    outputs that hold them and their positions; `at` gives the index there of a rank; `largest` says whether the largest
+    elements are the best, or the smallest. Methods use the first `ranks` positions, and drop the last element of a full
+    list."""
 
     nest: Nest
     values: Buffer

@@ -106,8 +106,9 @@ def _value_of(key: Expr, largest: bool) -> Expr:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The state of the search for a key that at least `count` and at most `most` of `extent` keys do not exceed. The
-    key lies from `low` to `high`; `below` counts the keys less than low, `held` those that do not exceed high."""
+    """The search, by code in `nest`, for a key that at least `count` and at most `most` of the `extent` keys in `keys`
+    do not exceed. The key lies from `low` to `high`; `below` counts the keys less than `low`, `held` those that do not
+    exceed `high`."""
 
     nest: Nest
     keys: Buffer

@@ -63,8 +63,10 @@ def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool)
 
 @dataclass(frozen=True, slots=True)
 class _Sorter:
-    """Two copies of the keys and of their original positions, between which passes move them. `side` says which copy is
-    current, `length` how many elements it has."""
+    """A radix sort by code in `nest`. `keys` and `places` hold two copies, [2, extent], of the keys and of their
+    original positions, from one of which to the other a pass moves them; `side`, 0 or 1, says which copy is current,
+    `length` how many elements it has. `counts` are the counters of the digits' values, `bits` the number of bits of a
+    key."""
 
     nest: Nest
     keys: Buffer

@@ -39,8 +39,9 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class SparseAttrs(Attrs):
-    """Attributes of a product with sparse weights: the columns of the result; the last panel may have more.
-    `transposed`: x is [.., K, M] and the result [.., columns, M]."""
+    """Attributes of a product with sparse weights. `columns`: the number of columns of the result; the last panel of
+    the weights may have more. `transposed`: x is [.., K, M] and the result [.., columns, M]; else x is [.., M, K] and
+    the result [.., M, columns]."""
 
     columns: Dim
     transposed: bool = False

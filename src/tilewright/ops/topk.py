@@ -40,7 +40,8 @@ Emerald Rapids with and without AVX-512, `python -m benchmarks.bench_topk`.)"""
 
 @dataclass(frozen=True, slots=True)
 class TopkAttrs(Attrs):
-    """Attributes of `topk`: the first `k` elements along `axis`, `largest` or smallest first."""
+    """Attributes of `topk`: the `k` largest elements along the dimension `axis`, in descending order, if `largest`;
+    else the `k` smallest ones, in ascending order."""
 
     axis: int
     k: Dim

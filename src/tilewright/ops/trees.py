@@ -48,7 +48,8 @@ TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class ForestAttrs(Attrs):
-    """Attributes of `forest`: how the values that the trees of one group end in become a score of this group."""
+    """Attributes of `forest`. `combine`, "sum", "min" or "max", says how the values of the leaves that a row reaches in
+    the trees of one group become the score of this group."""
 
     combine: str = "sum"
 

@@ -87,7 +87,8 @@ class Learner:
         self._versions = -1
 
     def push(self) -> None:
-        """Copy the step's parameters to the model's tensors."""
+        """Copy the step's parameters and buffers to the model's tensors, so that other code sees what has been learned;
+        the optimizers' states are copied by `give` alone."""
         turn = self.step.turn
         if turn not in self._views:
             held = {**self.step.parameters, **self.step.buffers}
@@ -97,12 +98,14 @@ class Learner:
         self._versions = self._now()
 
     def give(self) -> None:
-        """Copy the step's whole state to the model's tensors and optimizers, from which eager training can continue."""
+        """Copy the step's parameters, buffers and optimizer states to the model's tensors and optimizers, so that eager
+        training can continue from there."""
         self.push()
         self._give_states()
 
     def take(self) -> None:
-        """Copy to the step the state that eager training has reached since `give`."""
+        """Copy the model's tensors and the optimizers' states to the step, also where version counters show no write:
+        for the end of eager training that began with `give`."""
         self.doubt()
         self._states = True
         self.pull()
@@ -164,7 +167,8 @@ class Learner:
         self.step.count = self.count_of([count for _, count in sorted(counts)])
 
     def count_of(self, counts: Sequence[int]) -> int:
-        """The step's count of updates, given those of the optimizers."""
+        """The number of updates that the step is to have done, from the numbers `counts` that the optimizers have done:
+        the largest, 0 if there are none. Subclasses override it."""
         return max(counts, default=0)
 
     def _give_states(self) -> None:

@@ -58,7 +58,7 @@ class NodeStore:
 
     @property
     def is_open(self) -> bool:
-        """Whether the store is open, so that it can be called."""
+        """Whether this process has opened the store and not closed it, so that `call` and `publish` may be used."""
         return self._actor is not None
 
     def open(self, compile: Callable[[], Model], weights: Weights | None = None, version: int | None = None) -> None:
@@ -114,7 +114,8 @@ class NodeStore:
         return result
 
     def close(self) -> None:
-        """Detach from the store; the last process to do so removes it."""
+        """Detach this process from the store, which can be called no more; the last process to do so removes the
+        store's files. Does nothing if the store is not open."""
         if self._actor is None:
             return
         # Under the lock, so that of two that leave together the second finds no reader and no other sweep.

@@ -84,7 +84,8 @@ class Watch:
         self.look()
 
     def look(self) -> None:
-        """Remember the present state of the weights: `changed` compares with it."""
+        """Remember the present tensors of the owner and their version counters, with which `changed` compares later
+        ones."""
         tables = [t for m in self._owner.modules() for t in (m._parameters, m._buffers)]
         self._slots = [
             (table, name, tensor) for table in tables for name, tensor in table.items() if tensor is not None
@@ -100,11 +101,13 @@ class Watch:
             self.look()
 
     def changed(self) -> bool:
-        """Whether the weights have changed since `look` or `recheck`."""
+        """Whether one of the owner's weights was written to or replaced, or an optimizer has run, since the last `look`
+        or `recheck`."""
         return self._stepped or self._now() != self._sum
 
     def close(self) -> None:
-        """Remove the hooks from the optimizers."""
+        """Remove the hooks from the optimizers, whose steps are not noticed afterwards. Does nothing the second
+        time."""
         for handle in self._handles:
             handle.remove()
 

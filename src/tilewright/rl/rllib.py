@@ -189,7 +189,8 @@ class _Forward:
             return compile_part(part, examples, name=type(module).__name__, precision=self._precision)
 
     def close(self) -> None:
-        """Detach from the store; the last of the node's runners removes it."""
+        """Detach this process from the store of weights; the last of the node's runners to do so removes the store's
+        files."""
         self._store.close()
 
 

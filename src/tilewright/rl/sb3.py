@@ -276,7 +276,8 @@ class Published:
         return _PublishCallback(self)
 
     def close(self) -> None:
-        """Close the publisher. The last version stays for the actors."""
+        """Close the publisher, so that nothing more can be published. The store and its last version stay for the
+        actors."""
         self._watch.close()
         self.publisher.close()
 
@@ -288,7 +289,8 @@ class Published:
 
 
 class _PublishCallback(BaseCallback):
-    """Publishes new weights between training and the next rollout."""
+    """A callback that publishes the policy's weights, if they have changed, when a rollout begins and when training
+    ends."""
 
     def __init__(self, published: Published) -> None:
         super().__init__()

@@ -131,7 +131,8 @@ class Catalogue:
         return self._models[name].canary if name in self._models else None
 
     def promote(self, name: str) -> None:
-        """Let a canary answer all requests that name no version."""
+        """End the trial of the canary of model `name`: it answers all requests that name no version from now on. Raises
+        ServeError if the model has no canary."""
         versions = self._models.get(name)
         if versions is None or versions.canary is None:
             raise ServeError("has no canary", where=f"model {name[:100]!r}")

@@ -224,7 +224,8 @@ class Server:
         self.core.close()
 
     def stop(self) -> None:
-        """Stop the server; may be called on any thread."""
+        """Ask a running server to stop, and return at once: it refuses new connections, completes requests for a
+        limited time, and ends. May be called on any thread; does nothing if the server does not run."""
         if self._loop is not None and self._stop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended by itself
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -258,7 +259,7 @@ class Server:
         return asyncio.run_coroutine_threadsafe(there(), self._loop).result()
 
     def close(self) -> None:
-        """Stop, and wait until the server has ended."""
+        """Stop the server, and wait until the thread that `start` began has ended."""
         self.stop()
         if self._thread is not None:
             self._thread.join()
@@ -280,7 +281,8 @@ def _own_process() -> None:
 
 
 class _Spinner:
-    """Keeps a loop from sleeping for some seconds after each request."""
+    """Keeps an event loop from sleeping for `seconds` seconds after each request, so that the next request is noticed
+    at once."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self._loop, self._seconds = loop, seconds
@@ -288,7 +290,7 @@ class _Spinner:
         self._spins = False
 
     def request(self) -> None:
-        """Note that a request has arrived."""
+        """Let the loop stay awake for the full time from now on, as a request has arrived."""
         self._until = time.monotonic() + self._seconds
         if not self._spins:
             self._spins = True

@@ -56,7 +56,8 @@ class AgentEngine(Engine):
         client[CLIENT.table], client[CLIENT.lock] = self._table.address, ctypes.addressof(self._question)
 
     def enter(self, ring: Ring, index: int) -> None:
-        """Send later requests through slot `index` of this ring."""
+        """Send later requests through the slot `index` of the broker's `ring`, after waiting for the call that is in
+        progress. The caller has reserved the slot."""
         word, bit, group, mask = ring.signal_places(index)
         client = self._client
         self._take()
@@ -68,7 +69,8 @@ class AgentEngine(Engine):
         self._give()
 
     def leave(self) -> None:
-        """Give up the slot; calls of other threads end first."""
+        """Stop using the slot of the ring, after waiting for the call that another thread has in progress. The slot
+        itself is freed by the caller."""
         self._take()
         self._client[CLIENT.slot] = 0
         self._give()

@@ -65,14 +65,15 @@ class Batcher:
             self._moved.set()
 
     def stop(self) -> None:
-        """End the threads after their current batches."""
+        """End the threads of all lanes, and wait until they have computed their current batches. Requests that wait
+        stay in the ring for the next batcher."""
         self._stop(self._server.address)
         for thread in self.threads:
             thread.join()
         self.threads = []
 
     def counts(self) -> list[int]:
-        """The numbers of requests, rows, batches, and nanoseconds of computing."""
+        """Sums over all lanes since the batcher was created: [requests, rows, batches, nanoseconds of computing]."""
         fields = (LANE.all_requests, LANE.all_rows, LANE.batches, LANE.busy_ns)
         return [sum(lane[field] for lane in self._lanes) for field in fields]
 

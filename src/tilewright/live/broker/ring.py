@@ -197,7 +197,7 @@ class Ring:
             raise
 
     def publish(self, path: Path) -> None:
-        """Move this ring to `path`, where it replaces an older one."""
+        """Move this ring's file to `path`, where agents find it; a file that is there is replaced."""
         os.rename(self.path, path)
         self.path = path
 
@@ -212,7 +212,8 @@ class Ring:
             raise
 
     def close(self) -> None:
-        """Release the locks. The memory is unmapped when the last reference goes."""
+        """Close the ring's file, which releases the locks held through it. The memory is unmapped when the last
+        reference to it goes. May be called several times."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -239,7 +240,8 @@ class Ring:
 
     @property
     def closed(self) -> bool:
-        """Whether another ring has taken the place of this one."""
+        """Whether a broker has declared that another ring has taken the place of this one, so that agents must leave
+        it."""
         return self.word(HEADER.closed) != 0
 
     @property

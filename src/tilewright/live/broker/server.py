@@ -271,7 +271,7 @@ class Broker:
 
 
 def retire(ring: Ring) -> None:
-    """Tell the agents of a ring that another one has replaced it."""
+    """Mark `ring` as replaced by another one, so that its agents leave it, and close it in this process."""
     ring.words[HEADER.closed >> 3] = 1
     ring.close()
 

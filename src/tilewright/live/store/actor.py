@@ -55,7 +55,8 @@ class Actor(Runner):
     # -- where the weights are ---------------------------------------------------------------------------------------
 
     def _find(self, timeout: float) -> Epoch:
-        """Open the current epoch; waits up to `timeout` seconds for one to appear."""
+        """Open the current epoch of the store, waiting up to `timeout` seconds for one to appear. Raises StoreError if
+        none does, or if it is damaged, cannot be opened or belongs to another user."""
         deadline = time.monotonic() + timeout
         while True:
             path = files.current_epoch(self._folder)

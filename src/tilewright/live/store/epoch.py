@@ -91,11 +91,12 @@ class Epoch:
         return cls(path, program, digest, control, segments)
 
     def moved(self, path: Path) -> None:
-        """Record the folder's new path."""
+        """Use `path` as the path of the epoch's folder from now on: for a caller that has moved the folder."""
         self.path, self.segments.path = path, path / "segments"
 
     def addresses(self, slot: int) -> list[int]:
-        """The addresses of the packed parameters in a slot."""
+        """The addresses in this process of the parameters that are packed in the slot number `slot`, in the order of
+        the manifest's parameters."""
         entry = self._addresses.get(slot)
         if entry is None:
             base = self.segments.slot_address(slot)
@@ -105,7 +106,8 @@ class Epoch:
     # -- readers -------------------------------------------------------------------------------------------------------
 
     def enter(self) -> int:
-        """Register as a reader; returns its number."""
+        """Register this process as a reader, with a lock that it holds until it closes the epoch; returns the reader's
+        number. Raises StoreError if there are as many readers as the epoch can have."""
         for index in range(MAX_READERS):
             if lock_reader(self._locks, index):
                 self.control.enter(index, os.getpid())

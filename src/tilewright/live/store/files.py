@@ -151,7 +151,8 @@ def if_unowned(folder: Path, lock: str = "lock") -> Iterator[bool]:
 
 
 def publisher_process(folder: Path) -> int | None:
-    """The process number of a store's current publisher; None if there is none."""
+    """The process number of the current publisher of the store in `folder`; 0 if the lock file does not say; None if no
+    process holds the lock."""
     with if_unowned(folder) as unowned:
         if unowned:
             return None
@@ -176,7 +177,8 @@ def lock_reader(file: int, index: int) -> bool:
 
 
 def is_locked(file: int, index: int) -> bool:
-    """Whether another open file holds byte `index`."""
+    """Whether another opening of the file, in this or another process, holds a lock on the byte number `index` of
+    `file`."""
     answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
     return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
@@ -263,7 +265,8 @@ def read_file(path: Path) -> bytes:
 
 
 def nbytes_of(path: Path) -> int:
-    """Bytes of memory that a file, or all files in a folder, use."""
+    """The bytes of memory that the file `path`, or the folder with all files in it, uses; files that disappear
+    meanwhile count 0."""
     total = 0
     for candidate in [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]:
         with contextlib.suppress(OSError):
@@ -272,7 +275,8 @@ def nbytes_of(path: Path) -> int:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder."""
+    """Delete the file or folder `path` with all that is in it; it is no error if there is none, or if parts of a folder
+    cannot be deleted."""
     if path.is_dir() and not path.is_symlink():
         import shutil
 

@@ -253,7 +253,8 @@ class Publisher:
 
     @property
     def version(self) -> int:
-        """The newest version; -1 if there is none yet."""
+        """The number of the newest version in the store. Without one, that from which numbers continue: -1 in a new
+        store."""
         newest = self._epoch.control.version if self._epoch is not None else None
         return self._floor if newest is None else newest
 
@@ -356,7 +357,8 @@ def retire(path: Path) -> None:
 
 
 def remove_store(folder: Path) -> None:
-    """Remove a store whose lock the caller holds, and tell its readers."""
+    """Delete the store in `folder`, so that no process can attach any more, and tell its readers that it has ended. The
+    caller holds the store's lock."""
     files.remove(folder / "current")  # first, so that no process attaches any more
     for path in files.epochs(folder):
         retire(path)

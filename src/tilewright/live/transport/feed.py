@@ -139,7 +139,8 @@ class Feed:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Wake up all waiting threads; no further version will come."""
+        """End the feed: threads that wait for a version return without one, and later publications raise
+        TransportError."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -202,7 +203,8 @@ class Feed:
         return self._structure
 
     def images(self) -> int:
-        """How many versions are stored."""
+        """The number of versions whose weights are in memory: the newest, and older ones that nodes are still
+        fetching."""
         with self._changed:
             return len({*self._fetched, *([self._newest] if self._newest else [])})
 

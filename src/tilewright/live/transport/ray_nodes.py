@@ -117,7 +117,7 @@ class RaySource:
         return result
 
     def close(self) -> None:
-        """Close the source; a waiting call raises TransportError."""
+        """Close the source: later calls of `newer` raise TransportError, and one that waits ends soon by itself."""
         self._closed = True
 
     def stats(self) -> dict[str, int]:
@@ -142,7 +142,7 @@ class Agent:
         return self._relay.wait_mark(number, timeout)
 
     def close(self) -> None:
-        """Stop relaying; the node's store keeps its last version."""
+        """Stop this node's relay (`Relay.close`); the node's store keeps the version published last."""
         self._relay.close()
 
 
@@ -263,7 +263,8 @@ class RayWeights:
         return result
 
     def close(self) -> None:
-        """End the agents and the board. The nodes' stores keep their last version."""
+        """Stop the relays of all nodes, waiting a limited time for them, and end the Ray actors that this object
+        started. The nodes' stores keep the versions published last."""
         self._feed.close()
         ends = [agent.close.remote() for agent in self._agents.values()]
         self._ray.wait(ends, num_returns=len(ends), timeout=_SECONDS) if ends else None

@@ -131,7 +131,8 @@ class Relay:
         }
 
     def close(self) -> None:
-        """Stop relaying. The store keeps its version."""
+        """Stop relaying: closes the source, waits up to 15 seconds for the relay's thread, and wakes threads that wait
+        for a version. The store keeps the version published last. May be called on any thread."""
         self._stop.set()
         self._source.close()
         if self._thread.is_alive() and self._thread is not threading.current_thread():

@@ -11,7 +11,8 @@ from tilewright.serve.batching.policy import Batch, Job, Queue
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The start of a batch of one model's jobs on a lane, and its time."""
+    """A batch that has been assigned to a lane. `model`: the key of its queue; `lane`: the lane's number; `batch`: the
+    jobs; `began`: the time of the assignment, in seconds of the caller's clock."""
 
     model: Hashable
     lane: int
@@ -29,7 +30,7 @@ class Dispatcher:
 
     @property
     def idle(self) -> int:
-        """The number of free lanes."""
+        """The number of lanes that compute no batch."""
         return len(self._free)
 
     def arrive(self, model: Hashable, job: Job, now: float) -> bool:
@@ -61,7 +62,8 @@ class Dispatcher:
         return None, dropped
 
     def expect(self, start: Start, seconds: float) -> None:
-        """Record that a batch that has begun is estimated to take `seconds`."""
+        """Record the estimate that the batch of `start`, which has begun, takes `seconds` in all; `arrive` uses it to
+        tell when its lane will be free."""
         self._until[start.lane] = start.began + seconds
 
     def finished(self, start: Start, now: float) -> None:

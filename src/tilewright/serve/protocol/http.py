@@ -75,12 +75,12 @@ class Connections:
         return HttpProtocol(self)
 
     def close_idle(self) -> None:
-        """Close idle connections at once, and others after their answer."""
+        """Close the connections that have no request in progress at once, and others after the answer to theirs."""
         for protocol in list(self.open):
             protocol.close_when_idle()
 
     def sweep(self) -> None:
-        """Close connections whose client is too slow; called periodically."""
+        """Close connections whose client has exceeded a limit of time; the server calls it periodically."""
         now = time.monotonic()
         for protocol in list(self.open):
             protocol.check_time(now)
@@ -150,7 +150,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
         self._begin()
 
     def _begin(self) -> None:
-        """Forget the last request."""
+        """Discard the parts of the request received last (URL, headers, body), before those of another one are
+        received."""
         self._url = b""
         self._headers: dict[str, str] = {}
         self._header_bytes = self._lines = 0
@@ -320,7 +321,8 @@ class HttpProtocol(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
-        """Start the next queued request, or continue reading."""
+        """Start the request that has waited longest on this connection; if none waits then, receive more. Does nothing
+        while a request is in progress or after the connection has ended."""
         if self._transport is None or self._busy:
             return
         if self._waiting:
@@ -377,7 +379,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._transport.close()
 
     def close_when_idle(self) -> None:
-        """Close the connection now, or after the pending answer."""
+        """Close the connection now, or after the answer to the request in progress; requests that wait are dropped."""
         self._closing = True
         if not self._busy and self._transport is not None:
             self._transport.close()

@@ -87,7 +87,8 @@ class LocalServer:
             self._open.add(_Session(self._site, connection, self._open))
 
     def close(self) -> None:
-        """Stop listening, and end all sessions."""
+        """Stop listening, delete the socket's file, and disconnect all clients. Runs on the thread of the server's
+        loop."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
