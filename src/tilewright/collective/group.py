@@ -550,7 +550,7 @@ class Group:
         self._code.ring(self._segment.address)
 
     def close(self) -> None:
-        """Leave the group; later operations of the others fail."""
+        """Leave the group by releasing this rank's lock; later operations of the other ranks fail."""
         self._segment.close()
 
     def __enter__(self) -> Group:

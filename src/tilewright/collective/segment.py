@@ -98,7 +98,8 @@ class Segment:
         return is_locked(self.file, rank)
 
     def close(self) -> None:
-        """Release the lock. The memory stays mapped as long as an array refers to it."""
+        """Release the lock by which other ranks see that this one is alive. The memory stays mapped as long as an array
+        refers to it."""
         if self.file >= 0:
             os.close(self.file)
             self.file = -1

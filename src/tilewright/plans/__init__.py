@@ -67,13 +67,14 @@ estimates."""
 
 
 def named(name: str) -> Plan:
-    """The plan of this name."""
+    """The registered plan called `name`, for CPUs or GPUs. There must be one."""
     own = next((p for p in extended(PLANS) if p.name == name), None)
     return own or next(p for p in _gpu_plans() if p.name == name)
 
 
 def plans_for(target: Target) -> tuple[Plan, ...]:
-    """The plans by which functions for a target are scheduled."""
+    """The plans from which one is chosen for each function that is compiled for `target`: those for CPUs, or those for
+    GPUs."""
     return extended(PLANS) if target.gpu is None else (unscheduled.PLAN, *_gpu_plans())
 
 
@@ -203,7 +204,8 @@ chosen."""
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The decision about a function or a variant of it; `forced` is empty if the best estimate decided."""
+    """The decision about a function or a variant of it. `forced`: "" if the best estimate decided, else a text with the
+    function and the setting that was taken instead."""
 
     decision: Scheduled
     forced: str
@@ -273,7 +275,8 @@ def _names_of_version(func: PrimFunc, target: Target) -> Iterator[str]:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    """The settings of all plans that fit, the best estimate first."""
+    """The settings of all plans that fit a function of this structure on `target`, the best estimate first; those of
+    plans that another one refines come last."""
     if unscheduled.PLAN.fits(structure, target):
         return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
     fitting = [p for p in plans_for(target) if p.fits(structure, target)]

@@ -33,7 +33,7 @@ class Head(Protocol):
 
 
 class Trained(Head, Protocol):
-    """A head of a policy that is trained by a policy gradient."""
+    """The interface of a head whose policy is trained by a policy gradient, which needs probabilities and entropies."""
 
     def evaluate(self, outputs: Sequence[Tensor], actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (batch,) of given actions, and entropies (batch,), or one entropy for all rows."""
@@ -203,7 +203,7 @@ class Greedy:
 
 
 class Deterministic:
-    """The head of TD3 and DDPG: the output is the action itself."""
+    """The head of TD3 and DDPG, which have no distribution: the only output is the action itself, (batch, ...)."""
 
     count = 1
 

@@ -155,7 +155,8 @@ class Accelerated:
         return self.model.version
 
     def refresh(self) -> None:
-        """Take over the policy's present weights now."""
+        """Copy the policy's present weights to the compiled programs now: after writing to them in a way that is not
+        noticed."""
         if self._learner is not None:
             self._learner.doubt()
         self._follow()
@@ -171,7 +172,8 @@ class Accelerated:
         self.model.update(self._parts.weights(self.model) if weights is None else weights, finite=False)
 
     def restore(self) -> None:
-        """Make the policy eager again."""
+        """End the acceleration: the policy, and the model's `train`, have their own methods again, and the optimizers
+        get the states of compiled updates. May be called several times."""
         for owner, name in self._hooked:
             owner.__dict__.pop(name, None)
         self._hooked.clear()
@@ -188,7 +190,7 @@ class Accelerated:
 
     @property
     def step(self) -> Step | None:
-        """The compiled learning step, if updates are compiled."""
+        """The compiled learning step; None if updates are not compiled, or after `restore`."""
         return None if self._learner is None else self._learner.step
 
     def _hook(self, name: str, function: Callable[..., Any], owner: Any = None) -> None:
@@ -254,7 +256,7 @@ class Published:
 
     @property
     def version(self) -> int:
-        """The newest version in the store."""
+        """The number of the newest version in the store, to which this object publishes."""
         return self.publisher.version
 
     def publish(self, version: int | None = None) -> int:
@@ -267,7 +269,8 @@ class Published:
         return self.publisher.publish(weights_of(self._parts.owner), version=version)
 
     def publish_if_changed(self) -> None:
-        """Publish the policy's weights if they differ from those last published."""
+        """Publish the policy's weights as the next version if they have changed since this object published last or was
+        created."""
         if self._watch.changed():
             self.publish()
 

@@ -88,7 +88,8 @@ class OffPolicy(Learner):
 
 
 def discounts_of(model: Any) -> float | None:
-    """The discount factor, or None if each row of a batch has its own."""
+    """The discount factor of `model`; None if its replay buffer is one of n-step returns, each row of whose batches has
+    its own."""
     return None if isinstance(model.replay_buffer, NStepReplayBuffer) else float(model.gamma)
 
 
@@ -112,7 +113,8 @@ def checked(model: Any, optimizers: Sequence[Any]) -> list[Optimizer]:
 
 
 class Soft(OffPolicy):
-    """The compiled updates of SAC."""
+    """The updates of the algorithm SAC on a compiled learning step: critics, actor and, where it is learned, the
+    temperature."""
 
     def __init__(self, model: Any, threads: int) -> None:
         learns = model.ent_coef_optimizer is not None
@@ -148,7 +150,8 @@ class Soft(OffPolicy):
 
 
 class _Entropic(torch.nn.Module):
-    """SAC's networks and its temperature in one module."""
+    """One module with SAC's actor, critics, target critics and, if it is learned, the logarithm of the temperature, so
+    that one step has them all."""
 
     def __init__(self, model: Any, learns: bool) -> None:
         super().__init__()
@@ -158,7 +161,8 @@ class _Entropic(torch.nn.Module):
 
 
 class Delayed(OffPolicy):
-    """The compiled updates of TD3 and DDPG."""
+    """The updates of the algorithms TD3 and DDPG on a compiled learning step: critics at each update, the actor at
+    every `policy_delay`-th."""
 
     def __init__(self, model: Any, threads: int) -> None:
         optimizers = [model.critic.optimizer, model.actor.optimizer]
@@ -200,7 +204,8 @@ class Delayed(OffPolicy):
 
 
 class Values(OffPolicy):
-    """The updates of DQN. PyTorch still updates the target network (`_on_step`)."""
+    """The updates of the algorithm DQN on a compiled learning step. PyTorch still updates the target network
+    (`_on_step`)."""
 
     def __init__(self, model: Any, threads: int) -> None:
         (optimizer,) = checked(model, [model.policy.optimizer])

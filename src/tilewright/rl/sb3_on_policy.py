@@ -178,7 +178,8 @@ def evaluated(parts: Parts, obs: Any, actions: Any) -> tuple[Any, Any, Any]:
 
 
 def ppo_loss(model: Any, parts: Parts) -> Any:
-    """The loss of `PPO.train`, with its metrics."""
+    """A function that computes the loss of SB3's `PPO.train` and its metrics for a minibatch, for the algorithm `model`
+    and the compiled `parts` of its policy."""
 
     def loss(
         _: Any, obs: Any, actions: Any, old_values: Any, old: Any, advantages: Any, returns: Any, *ranges: Any
@@ -207,7 +208,8 @@ def ppo_loss(model: Any, parts: Parts) -> Any:
 
 
 def a2c_loss(model: Any, parts: Parts) -> Any:
-    """The loss of `A2C.train`, with its metrics."""
+    """A function that computes the loss of SB3's `A2C.train` and its metrics for a minibatch, for the algorithm `model`
+    and the compiled `parts` of its policy."""
 
     def loss(_: Any, obs: Any, actions: Any, old_values: Any, old: Any, advantages: Any, returns: Any) -> Any:
         values, log_prob, entropy = evaluated(parts, obs, actions)

@@ -84,7 +84,8 @@ class Parts:
         return {**self.head.trace(latent[0]), "values": self.value(latent[1])}
 
     def outputs(self, obs: Any) -> Tensors:
-        """The outputs of the compiled program, as PyTorch computes them."""
+        """The outputs of the compiled program by name, computed by PyTorch from the observations `obs`: a tensor, or a
+        dict of them for a Dict space."""
         return self._function({"obs": obs} if self._keys is None else obs)
 
     def inputs(self, obs: Any) -> list[torch.Tensor] | None:
@@ -107,17 +108,19 @@ class Parts:
 
     @property
     def prefix(self) -> str:
-        """The prefix that the names of the owner's weights have in the policy."""
+        """The prefix that the names of the owner's weights have in the policy's `state_dict()`; "" if the owner is the
+        policy."""
         name = next(name for name, part in self.policy.named_modules() if part is self.owner)
         return f"{name}." if name else ""
 
     def watch(self) -> Watch:
-        """An object that notices changes of the weights."""
+        """A new object that notices when the owner's weights change, by writing to them or by a step of the owner's or
+        policy's optimizer."""
         results = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
         return Watch(self.owner, {id(o): o for o in results if o is not None}.values())
 
     def weights(self, model: Model) -> dict[str, torch.Tensor]:
-        """The present weights that the program reads."""
+        """The owner's present weights, by name: those that the program of `model` reads."""
         return weights_of(self.owner, [p.name for p in model.params])
 
 
@@ -132,7 +135,7 @@ def _example(policy: Any) -> list[torch.Tensor]:
 
 
 def parts_of(policy: Any) -> Parts:
-    """The parts of a policy. Raises UnsupportedError listing all obstacles."""
+    """The parts of a Stable-Baselines3 policy that are compiled. Raises UnsupportedError listing all obstacles."""
     problems = Problems()
     kind = next((k for k in (ActorCriticPolicy, DQNPolicy, SACPolicy, TD3Policy) if isinstance(policy, k)), None)
     where = f"policy {type(policy).__name__}"

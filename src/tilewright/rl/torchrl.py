@@ -101,7 +101,7 @@ class Published:
 
     @property
     def version(self) -> int:
-        """The newest version in the store."""
+        """The number of the newest version in the store, to which this object publishes."""
         return self.publisher.version
 
     def publish(self, weights: Any = None, version: int | None = None) -> int:
@@ -114,7 +114,8 @@ class Published:
         return self.publisher.publish(_named(self._source if weights is None else weights), version=version)
 
     def close(self) -> None:
-        """Close the publisher. The last version stays for the workers."""
+        """Close the publisher, so that nothing more can be published. The store and its last version stay for the
+        workers."""
         self.publisher.close()
 
     def __enter__(self) -> Self:
@@ -125,7 +126,8 @@ class Published:
 
 
 def _named(weights: Any) -> dict[str, Any]:
-    """The given weights by the names that `state_dict()` uses."""
+    """The weights `weights` (a module, a tensordict of parameters and buffers, or a dict) by the names that
+    `state_dict()` uses. Raises WeightError for anything else, and if there are none."""
     if isinstance(weights, nn.Module):
         return weights_of(weights)
     if isinstance(weights, TensorDictBase):
@@ -184,7 +186,8 @@ class StorePolicy(TensorDictModuleBase):
 
     @property
     def version(self) -> int:
-        """The version that a call would use now."""
+        """The number of the version in the store that a call would use now; attaches to the store if that has not been
+        done."""
         actor: Actor = self.__dict__["_actor"] or self._attach()
         return actor.version
 

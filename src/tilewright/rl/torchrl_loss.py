@@ -101,7 +101,7 @@ class Learner:
                 self._tensors[name].copy_(torch.from_numpy(view))
 
     def pull(self) -> None:
-        """Copy to the step what other code has written to the loss module's tensors."""
+        """Copy the loss module's own tensors to the step's parameters, after other code has written to them."""
         for name, view in self.step.parameters.items():
             view[...] = self._tensors[name].detach().numpy()
 

@@ -54,7 +54,8 @@ class _Versions:
 
 
 class Catalogue:
-    """Models by name and version. Used on the thread of the server's loop only."""
+    """The served models by name, with their versions and the canaries on trial. Its methods are called only on the
+    thread of the server's event loop."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._models: dict[str, _Versions] = {}
@@ -88,7 +89,8 @@ class Catalogue:
         return replaced
 
     def remove(self, name: str, version: str = "") -> list[Served]:
-        """Stop serving the model `name`, or one version of it, and return the versions that were served."""
+        """Stop serving the model `name`, or one version of it, and return the versions that were served. Removing a
+        canary, or the version before it, ends the trial. Raises ServeError if there is none."""
         versions = self._models.get(name)
         if versions is None or (version and version not in versions.by_name):
             raise missing(name, version)
@@ -100,7 +102,8 @@ class Catalogue:
         return gone
 
     def get(self, name: str, version: str = "") -> Served:
-        """The version with this number of the model `name`; without a number, the one that answers most requests."""
+        """The version with the number `version` of the model `name`; if it is "", the one that answers most requests.
+        Raises ServeError if there is none."""
         versions = self._models.get(name)
         if versions is None:
             raise missing(name)
@@ -111,8 +114,9 @@ class Catalogue:
         return versions.by_name[version]
 
     def choose(self, name: str, version: str = "") -> Served:
-        """The version that answers a request: the one that it names; or else the canary for its share of requests, and
-        the version before it for the others."""
+        """The version that answers a request for the model `name`: that with the number `version`; if it is "", the
+        canary for its share of requests, and the version before it for the others. Raises ServeError if there is
+        none."""
         versions = self._models.get(name)
         if version or versions is None or versions.canary is None or versions.canary.abandoned:
             return self.get(name, version)

@@ -64,22 +64,25 @@ class Client:
     # -- questions -----------------------------------------------------------------------------------------------------
 
     def is_ready(self) -> bool:
-        """Whether the server accepts requests."""
+        """Whether the server can be reached and accepts requests."""
         try:
             return self._ask("GET", "/v2/health/ready")[0] == 200
         except ServeError:
             return False
 
     def server(self) -> dict[str, Any]:
-        """The server's name, version and extensions."""
+        """The server's name, version and extensions, as the protocol's JSON data. Raises ServeError if it does not
+        answer."""
         return self._json("GET", "/v2")
 
     def metadata(self, model: str, version: str = "") -> dict[str, Any]:
-        """A model's versions, inputs and outputs."""
+        """The versions, inputs and outputs of a model, or of one version of it ("": the one that the server chooses),
+        as the protocol's JSON data. Raises ServeError if there is none, or the server does not answer."""
         return self._json("GET", _path(model, version))
 
     def statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
-        """Counts and times of one model or of all."""
+        """Counts and times of requests, as JSON data: of all models if `model` is empty, else of that one, or of one
+        `version` of it. Raises ServeError if there is none, or the server does not answer."""
         where = f"{_path(model, version)}/stats" if model else "/v2/models/stats"
         known: list[dict[str, Any]] = self._json("GET", where)["model_stats"]
         return known
@@ -157,7 +160,7 @@ class Client:
         return connection, True
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Close the connections that all threads have opened; no thread may have a request in progress."""
         for connection in self._open:
             connection.close()
         self._open.clear()
@@ -170,7 +173,7 @@ class Client:
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """A connection for HTTP over the Unix socket at a path."""
 
     def __init__(self, path: str, timeout: float) -> None:
         super().__init__("localhost", timeout=timeout)
@@ -183,7 +186,7 @@ class _UnixConnection(http.client.HTTPConnection):
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP over TCP without delay for small packets (TCP_NODELAY)."""
+    """A connection for HTTP over TCP that sends small packets without delay (TCP_NODELAY)."""
 
     def connect(self) -> None:
         super().connect()

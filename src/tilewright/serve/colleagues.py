@@ -21,12 +21,14 @@ _SOURCE = ("name", "version", "store", "promise", "max_batch", "threads", "share
 
 
 def told(sources: Iterable[Source]) -> list[dict[str, Any]]:
-    """The origins of models as JSON data, for the supervisor's page."""
+    """The fields of `sources` that another process needs to attach to their models, as JSON data for the supervisor's
+    page."""
     return [{name: value for name, value in asdict(s).items() if name in _SOURCE} for s in sources]
 
 
 def gathered(core: Core) -> dict[str, Any]:
-    """The statistics of this process's models as JSON data, for a worker's page."""
+    """The state of this process as JSON data for its page: the number of requests in progress, and for each version of
+    a model [name, number, how many requests wait for it, statistics]."""
     models = [[s.name, s.version, core.backlog(s), s.statistics.to_json()] for s in core.catalogue]
     return {"in_flight": core.in_flight, "models": models}
 
@@ -61,7 +63,7 @@ class Colleagues:
         return [page for page in pages if page]
 
     def in_flight(self) -> int:
-        """The number of requests in progress in other processes."""
+        """The number of requests in progress in the other workers, as their pages say."""
         return sum(page["in_flight"] for page in self._others())
 
     def statistics(self, own: Served) -> tuple[Statistics, int]:
@@ -76,7 +78,8 @@ class Colleagues:
         return total, waits
 
     def tell(self, core: Core) -> None:
-        """Write this process's statistics to the board."""
+        """Write this worker's statistics to its page, where other workers read them. If they do not fit, the page stays
+        as it was, and `on_trouble` is called the first time."""
         fits = self._board.write(self._mine, gathered(core))
         if not fits and self._fitted:
             self.on_trouble("statistics of so many models do not fit: other workers go on with older ones")

@@ -36,7 +36,9 @@ _OBSERVED = 8
 
 @dataclass(slots=True)
 class _Pending:
-    """A request that waits or is computed, with its checked inputs and its deadline."""
+    """A request that waits or is being computed. `request`: as it came; `served`: the version of a model that computes
+    it; `arrays`: its checked inputs, in the order of a call; `done`: the function that gets the answer or the error,
+    once; `deadline`: the time by which it must be answered, on the monotonic clock."""
 
     request: Request
     served: Served
@@ -73,14 +75,16 @@ def check_policy(name: str) -> str:
 
 
 class Others(Protocol):
-    """The interface to the other processes of a server, which share its models."""
+    """The interface by which a core learns of the server's other processes, which serve the same models. `in_flight`:
+    the number of requests in progress in them. `statistics`: (those of a version over all processes, the number of
+    requests that wait for it in the others)."""
 
     def in_flight(self) -> int: ...
     def statistics(self, own: Served) -> tuple[Statistics, int]: ...
 
 
 class Core:
-    """The served models and the lanes that compute them. All methods but `close` are called on the thread of one
+    """The served models and the lanes that compute them. All methods but `close` are called on the thread of one event
     loop."""
 
     def __init__(self, options: Options = Options()) -> None:
@@ -106,7 +110,8 @@ class Core:
         self._dispatcher.queues[served] = self._queue(served)
 
     def remove(self, name: str, version: str = "") -> None:
-        """Stop serving a model or version; waiting requests are still computed."""
+        """Stop serving the model `name`, or one version of it: new requests for it are refused, those that wait are
+        still computed. Raises ServeError if there is none."""
         self.catalogue.remove(name, version)
 
     def _queue(self, served: Served) -> Queue:
@@ -115,7 +120,8 @@ class Core:
         return DeadlineQueue(served.estimates, served.promise, served.max_batch)
 
     def totals(self, served: Served) -> tuple[Statistics, int]:
-        """A model's statistics over all processes of the server, and the number of waiting requests."""
+        """(statistics of the version `served`, number of requests that wait for it), both over all processes of the
+        server; those of others are as these last reported them."""
         if self.colleagues is None:
             return served.statistics, self.backlog(served)
         statistics, waiting = self.colleagues.statistics(served)
@@ -123,18 +129,21 @@ class Core:
 
     @property
     def under_way(self) -> int:
-        """The number of requests in progress in all processes of the server."""
+        """The number of requests that wait or are being computed, in all processes of the server; those of others are
+        as these last reported them."""
         return self.in_flight + (0 if self.colleagues is None else self.colleagues.in_flight())
 
     def backlog(self, served: Served) -> int:
-        """The number of requests that wait for a model in this process."""
+        """The number of requests in this process that wait for the version `served`; those that are being computed do
+        not count."""
         queue = self._dispatcher.queues.get(served)
         return 0 if queue is None else len(queue)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
     def infer(self, request: Request, done: Done) -> None:
-        """Compute a request; `done` is called once, now or later, on this thread."""
+        """Compute `request`, or refuse it: `done` is called once with its Answer or a ServeError, on the loop's thread,
+        before this method returns or later."""
         served = None
         if self.on_request is not None:
             self.on_request()
@@ -287,11 +296,11 @@ def _dropped(what: str) -> ServeError:
 def computed(
     served: Served, requests: Sequence[list[Array]], shared: bool = False
 ) -> list[tuple[Any, int] | ServeError]:
-    """The outputs of each request and the version of its weights; errors for those that fail. Requests that cannot form
-    a batch are computed one by one.
+    """Compute `requests`, lists of inputs, by the version `served`: as one batch, or one by one if they cannot form one
+    or it fails. Returns for each its outputs and the version of the weights, or the error.
 
     Args:
-        shared: whether clients can still write to the inputs.
+        shared: whether clients can still write to the inputs, which are then copied before they are computed.
     """
     rows = served.rows
     if rows is not None and len(requests) > 1:

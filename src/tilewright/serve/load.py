@@ -48,7 +48,8 @@ class Point:
     lag: float
 
     def quantile(self, share: float) -> float:
-        """Seconds within which this share of the good answers came."""
+        """The seconds, from the intended time of sending, within which the fraction `share` of the answers with status
+        200 came."""
         return _quantile(self.latencies, share)
 
 
@@ -132,7 +133,8 @@ class _HttpConnection(_Connection):
 
 
 class _LocalConnection(_Connection):
-    """A session of `tw.client.local`, whose tensors stay in its memory."""
+    """A connection to the Unix socket of a server on this machine (`tw.client.local`); the tensors of its request are
+    in shared memory, where they were written once."""
 
     def __init__(self, run: _Run, data: bytes, model: LocalModel) -> None:
         super().__init__(run, data)
@@ -153,7 +155,7 @@ class _LocalConnection(_Connection):
 
 
 class Target(Protocol):
-    """A server to which requests are sent."""
+    """The interface of a server to which a load test sends requests."""
 
     async def connect(self, run: _Run) -> _Connection:
         """Connect to the server. Raises OSError where that fails."""

@@ -65,7 +65,7 @@ class AccessLog:
         self._file.write(json.dumps(line) + "\n")
 
     def flush(self) -> None:
-        """Flush the buffer to the file."""
+        """Write the lines that are still in memory to the file; the server calls it periodically."""
         self._file.flush()
 
 

@@ -14,7 +14,7 @@ _LABELS = ("model", "version")
 
 
 class _Collector:
-    """Collects the core's statistics for Prometheus."""
+    """The statistics of a server's core in the form that Prometheus's library collects, computed anew for each page."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -66,14 +66,14 @@ class _Collector:
 
 
 class Metrics:
-    """The metrics page of a core."""
+    """The page of metrics for Prometheus, about the models that a server's core serves."""
 
     def __init__(self, core: Core) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_Collector(core))
 
     def page(self) -> bytes:
-        """The page in Prometheus's text format."""
+        """The page with the present statistics, in Prometheus's text format."""
         return generate_latest(self._registry)
 
 

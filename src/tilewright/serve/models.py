@@ -35,7 +35,8 @@ measurements correct the estimates."""
 
 
 class Runnable(Protocol):
-    """An object that can be called: a `Model`, an `Actor`, or a `Function`."""
+    """An object that can be served: a `Model`, an `Actor`, or a `Function`. `versioned` takes arrays in the order of
+    `inputs`; it returns the output, or a tuple of them in the order of `outputs`, and the version of the weights."""
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]: ...
@@ -75,7 +76,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The axes of inputs and outputs along which requests are batched."""
+    """The axes along which requests are batched: one for each of the inputs and one for each of the outputs."""
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -203,7 +204,8 @@ class Served:
         return named if wanted is None else {name: named[name] for name in wanted}
 
     def check_outputs(self, wanted: tuple[str, ...] | None) -> None:
-        """Raise ServeError for an output that the model does not have."""
+        """Raise ServeError if one of the output names `wanted` is not a name of the model's outputs; None names all of
+        them."""
         if wanted is None:
             return
         known = self.interface.results

@@ -36,14 +36,15 @@ class Histogram:
         return [[[k, n] for k, n in enumerate(self._counts) if n], self.total]
 
     def merge(self, numbers: Sequence[Any]) -> None:
-        """Add the counts of another histogram (`to_json`)."""
+        """Add the counts and the sum of another histogram, `numbers` in the form of `to_json`."""
         for k, number in numbers[0]:
             self._counts[k] += number
             self.count += number
         self.total += numbers[1]
 
     def quantile(self, share: float) -> float:
-        """The upper end of the bucket in which this quantile lies; NaN if there are no counts."""
+        """The seconds that the fraction `share` of the values does not exceed, rounded up to the end of a bucket; NaN
+        if there are no values."""
         if not self.count:
             return math.nan
         left = math.ceil(share * self.count)
@@ -124,7 +125,7 @@ class Statistics:
         }
 
     def add(self, numbers: Mapping[str, Any]) -> None:
-        """Add the statistics of another process (`to_json`)."""
+        """Add the statistics of another process, `numbers` in the form of `to_json`."""
         for duration, (count, ns) in zip(self._durations(), numbers["durations"], strict=True):
             duration.count += count
             duration.ns += ns

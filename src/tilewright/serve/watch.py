@@ -41,13 +41,15 @@ class Watcher:
         self._before: dict[tuple[str, str], _Mark] = {}
 
     def accept(self) -> list[Source]:
-        """Mark all current models as known, and return them."""
+        """Take the present state of the folder as known, and return the sources of all models in it: to be called once,
+        by a server that opens them when it starts."""
         sources, marks = self._look()
         self._known, self._before = dict(marks), dict(marks)
         return sources
 
     def changes(self) -> Changes:
-        """The differences from the known state, which is then updated."""
+        """The changes since the state that is known: models that are new or whose file was changed, once two calls in a
+        row have found it the same, and models that are gone. They count as known afterwards."""
         sources, marks = self._look()
         steady = {key: mark for key, mark in marks.items() if self._before.get(key) == mark}
         opened = [s for s in sources if (key := (s.name, s.version)) in steady and self._known.get(key) != steady[key]]

@@ -63,7 +63,8 @@ class ObjectCache:
         self.limit = flags.CACHE_SIZE() if limit is None else limit
 
     def get(self, key: str) -> bytes | None:
-        """The bytes stored under `key`, or None."""
+        """The bytes stored under `key`. None if there are none, if they are damaged, if caching is turned off, or if
+        other users could write to the folder. Raises CacheError for an invalid key."""
         path = self._path(key)
         if not flags.CACHE():
             return None
@@ -81,7 +82,8 @@ class ObjectCache:
         return data
 
     def put(self, key: str, data: bytes) -> None:
-        """Store `data` under `key`, replacing an existing entry."""
+        """Store `data` under `key`, replacing an existing entry. Does nothing if caching is turned off, if `data`
+        exceeds the cache's bound, or if the folder cannot be used. Raises CacheError for an invalid key."""
         path = self._path(key)
         if not flags.CACHE() or len(data) + _HEADER > self.limit:
             return
@@ -98,7 +100,7 @@ class ObjectCache:
             self.sweep()
 
     def usage(self) -> CacheUsage:
-        """How many entries there are, and how large they are."""
+        """The number of entries in the folder and the sum of their bytes at present."""
         sizes = [size for _, size, _ in self._entries()]
         return CacheUsage(len(sizes), sum(sizes))
 
@@ -119,7 +121,7 @@ class ObjectCache:
                     unfinished.unlink()
 
     def clear(self) -> CacheUsage:
-        """Remove every entry; returns the removed usage."""
+        """Delete all entries in the folder, which other processes may share; returns their number and bytes."""
         before = self.usage()
         for _, _, path in self._entries():
             with contextlib.suppress(OSError):

@@ -107,13 +107,15 @@ class _Copy:
                 self._results[index] = data
 
     def finished(self, timeout: float) -> dict[int, bytes]:
-        """The results of the copy, once it ends or has been silent for `timeout` seconds."""
+        """Wait until the copy has ended, or has sent no result for `timeout` seconds; returns its results so far, by
+        job."""
         while self._thread.is_alive() and time.monotonic() - self._heard < timeout:
             self._thread.join(0.05)
         return dict(self._results)
 
     def end(self) -> None:
-        """Kill the copy if it still runs."""
+        """Kill the forked copy if it still runs, and wait until it has ended; jobs that it has not finished are
+        lost."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):

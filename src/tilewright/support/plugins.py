@@ -58,7 +58,8 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a plug-in: what it provides, or why it was ignored."""
+    """The outcome of loading `plugin`. `brings`: the names that it has registered; `error`: the reason why it was
+    ignored, "" if it is used."""
 
     plugin: Plugin
     brings: tuple[str, ...] = ()

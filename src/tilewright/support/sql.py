@@ -131,7 +131,8 @@ class Database:
                 t.run(statement if self.postgres else statement.replace("BYTEA", "BLOB"))
 
     def close(self) -> None:
-        """Close this thread's connection."""
+        """Close the calling thread's connection, if it has one; those of other threads stay open. The thread's next
+        statement opens another."""
         self._own.open = None
 
     def _undo(self, connection: Any) -> None:

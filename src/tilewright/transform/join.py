@@ -30,8 +30,8 @@ from tilewright.support.classes import dataclass
 
 @dataclass(slots=True)
 class _Joints:
-    """The joints that are still possible: pairs of neighbouring iterators of blocks (`axes`) and dimensions of buffers
-    (`dims`) that may be joined, each by the index of the first."""
+    """The pairs that may still be joined to one: `axes`, neighbouring iterators of a block, and `dims`, neighbouring
+    dimensions of a buffer. Each is (the block's name or the buffer, the index of the first of the two)."""
 
     axes: set[_Axis]
     dims: set[_Dim]
@@ -46,7 +46,8 @@ _Access = tuple[Buffer, tuple[Expr, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The accesses of a block, and the variables that occur outside of their indices."""
+    """The reads and writes of a block. `accesses`: (buffer, indices) of each; `used`: the variables that occur outside
+    of indices."""
 
     block: Block
     accesses: Sequence[_Access]
@@ -139,16 +140,16 @@ def _accesses(block: Block) -> Iterator[_Access]:
 
 @dataclass(frozen=True, slots=True)
 class _Want:
-    """A condition of a joint of iterators (`axis`) or of dimensions (`dim`): it is possible only if the joint `needed`,
-    of the other kind, is. If `needed` is None, it is impossible."""
+    """One condition on pairs to be joined. The pair of iterators `axis` may be joined only if the pair of dimensions
+    `needed` is; or the pair of dimensions `dim` only if the pair of iterators `needed` is. If `needed` is None, the
+    pair cannot be joined."""
 
     axis: _Axis | None = None
     dim: _Dim | None = None
     needed: _Axis | _Dim | None = None
 
     def drop(self, joints: _Joints) -> None:
-        """Remove from `joints` what cannot be joined: a pair of indices if the dimensions `needed` are not joined, or a
-        pair of dimensions if the indices `needed` are not."""
+        """Remove the pair that this condition is about from `joints` if they lack the pair `needed`."""
         if self.axis is not None and self.needed not in joints.dims:
             joints.axes.discard(self.axis)
         if self.dim is not None and self.needed not in joints.axes:

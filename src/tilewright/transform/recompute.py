@@ -158,8 +158,9 @@ repetition))."""
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A recomputation plan: the dropped values, the calls in order, the cycles of repeated calls, and the bytes live at
-    the fullest call (`whole`: if no temporary used outputs' memory)."""
+    """A recomputation plan. `dropped`: the values whose memory is used for others between two computations; `steps`:
+    the calls in order, with the repeated ones; `peak`: the bytes live at the fullest call; `whole`: the same if no
+    temporary used outputs' memory; `cycles`: those of the repeated calls."""
 
     dropped: frozenset[Value]
     steps: tuple[Step, ...]

@@ -118,7 +118,8 @@ class BrokerClient(Runner):
     # -- coming and going ----------------------------------------------------------------------------------------------
 
     def _find(self, deadline: float) -> None:
-        """Attach to a running broker; raises BrokerError at the deadline."""
+        """Attach to a running broker, trying again until there is one. Raises BrokerError if there is none at
+        `deadline`, on the monotonic clock."""
         pause = POLL_SECONDS
         while True:
             try:
@@ -178,7 +179,8 @@ class BrokerClient(Runner):
             self._ring, self._slot = None, -1
 
     def close(self) -> None:
-        """Release the agent's slot. Later calls raise."""
+        """Detach from the broker, which can give this agent's slot to another one. Calls that would use the broker or
+        the fallback raise an error afterwards."""
         with self._lock:
             self._closed, self._fallback = True, False
             self._leave(self._agent)
@@ -202,7 +204,7 @@ class BrokerClient(Runner):
 
     @property
     def rows(self) -> int | None:
-        """The most rows of a call; None while no broker is reached."""
+        """The most rows that one call may have; None while this agent is not attached to a broker."""
         return self._ring.spec.rows if self._ring is not None else None
 
     @property
@@ -215,7 +217,8 @@ class BrokerClient(Runner):
 
 
 def _open_served(path: Path) -> Ring:
-    """The ring at this path, with a living broker; BrokerError if there is none."""
+    """The ring in the file `path`, if a living broker serves it. Raises BrokerError if it is missing, invalid, not this
+    user's, or not served."""
     where = f"broker {path.parent.name!r}"
     try:
         check_owner(path.parent)
@@ -232,7 +235,8 @@ def _open_served(path: Path) -> Ring:
 
 
 def _take_slot(ring: Ring) -> int:
-    """Reserve a free slot, by locking its byte."""
+    """Reserve a free slot of `ring` by locking its byte, and return its number. Raises BrokerError if agents hold all
+    of them."""
     for k in ring.indices():
         if not lock_reader(ring.fd, 1 + k):
             continue

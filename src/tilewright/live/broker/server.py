@@ -116,7 +116,8 @@ class Broker:
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Serve in the background."""
+        """Begin to serve, in threads of its own, and return this broker at once; does nothing if it serves already.
+        Raises BrokerError if it was closed."""
         with self._state:
             if self._stopping.is_set():
                 raise BrokerError("is closed", where=f"broker {self.name!r}")
@@ -145,7 +146,7 @@ class Broker:
 
     @property
     def is_serving(self) -> bool:
-        """Whether agents get answers."""
+        """Whether requests are being computed: `start` was called, and the broker has not ended."""
         return self._keeper is not None and not self._stopping.is_set()
 
     def check(self) -> None:
@@ -154,7 +155,8 @@ class Broker:
             raise self._failure
 
     def close(self) -> None:
-        """Finish the current batches and stop. Waiting agents notice within some milliseconds."""
+        """Finish the current batches, end the broker's threads, and release its name for another broker. Requests that
+        are not in a batch are left; agents notice within some milliseconds."""
         self._stopping.set()
         if self._keeper is not None:
             self._keeper.join()
@@ -180,7 +182,8 @@ class Broker:
         self.close()
 
     def stats(self) -> BrokerStats:
-        """The counts since the start."""
+        """The number of attached agents, and the requests, rows, batches and seconds of computing since this broker was
+        created."""
         done = [a + b for a, b in zip(self._past, self._batcher.counts(), strict=True)]
         agents = self._ring.word(HEADER.attached)
         return BrokerStats(agents, done[0], done[1], done[2], done[3] * 1e-9, time.monotonic() - self._started)
@@ -260,7 +263,8 @@ class Broker:
         ring.words[HEADER.attached >> 3] = attached
 
     def forget(self) -> None:
-        """In the child of a fork: do not serve, as the parent does."""
+        """In the child of a fork: close what was inherited, and serve no more; the broker of the parent process goes
+        on."""
         self._stopping.set()
         self._keeper, self._state = None, threading.Lock()
         if self._lock_fd >= 0:

@@ -46,7 +46,8 @@ class StoreInfo:
 
 
 def stores(directory: str | os.PathLike[str] | None = None) -> list[StoreInfo]:
-    """All stores of a root folder, by name."""
+    """The state of each store in `directory` (None: the default one), sorted by name; those of other users, and those
+    that disappear meanwhile, are left out."""
     root = files.store_root(directory)
     if not root.is_dir():
         return []
@@ -95,7 +96,7 @@ def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: 
 
 
 def attached(epoch: Epoch) -> list[ReaderState]:
-    """The readers of an epoch that are alive."""
+    """The entries of the readers of `epoch` whose processes are alive."""
     return [epoch.control.reader(k) for k in range(MAX_READERS) if epoch.control.reader(k).since and epoch.is_alive(k)]
 
 
@@ -109,7 +110,8 @@ def _mistrust(epoch: Epoch, newest: SlotState) -> str | None:
 
 
 def describe_epoch(epoch: Epoch) -> dict[str, Any]:
-    """An open epoch as data for JSON."""
+    """The state of an open epoch as data for JSON: its program, its newest version's age, the versions in its slots,
+    and its readers with the versions that they use."""
     control = epoch.control
     newest = control.newest()
     now = time.monotonic()
@@ -147,7 +149,7 @@ def describe_epoch(epoch: Epoch) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """Something that a sweep removed, and the bytes of memory that it took."""
+    """A file or folder, `path`, that a sweep removed or would remove, and the bytes of memory that it took."""
 
     path: Path
     nbytes: int

@@ -73,13 +73,14 @@ class Segments:
         return self.address + slot * self.stride
 
     def view(self, slot: int) -> Any:
-        """A slot's bytes."""
+        """The bytes of slot number `slot`, as an array on the mapped memory."""
         start = slot * self.stride
         return self._bytes[start : start + self.nbytes]
 
     @contextlib.contextmanager
     def writing(self, slot: int) -> Iterator[None]:
-        """Within the context, a slot may be written. Raises StoreError if there is no memory for it."""
+        """Within the context, this process may write to slot number `slot`, whose memory is allocated if needed. Raises
+        StoreError if there is no memory for it."""
         self._reserve(slot)
         start = slot * self.stride
         self._protect(start, self.stride, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -128,14 +129,15 @@ class Segments:
             raise StoreError(f"mprotect failed: {os.strerror(ctypes.get_errno())}", where=str(self.path))
 
     def close_file(self) -> None:
-        """Close the file; its mappings stay."""
+        """Close the descriptor of the slots' file, after which nothing can be allocated or released; the mapped memory
+        stays."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 def is_full(error: OSError) -> bool:
-    """Whether an error means that memory is exhausted."""
+    """Whether `error` means that the file system, a quota or the memory has no room."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 

@@ -44,7 +44,8 @@ class Sums:
         return int(native().checksum(memory.slot_address(slot), memory.nbytes)) if memory.nbytes <= AT_ONCE else 0
 
     def add(self, epoch: Epoch, slot: int) -> None:
-        """Queue the checksum of a slot that was just published. The caller holds the lock."""
+        """Queue the checksum of the version that was just published in slot number `slot`; it replaces one that is
+        queued but not begun. The caller holds the lock."""
         job = (epoch, epoch.control.slot(slot), epoch.segments.view(slot))
         with self._changed:
             self._next = job
@@ -57,7 +58,8 @@ class Sums:
                     self._thread = self._next = None
 
     def wait(self) -> None:
-        """Wait until no checksum is pending. The caller does not hold the lock."""
+        """Wait until no checksum is queued or being computed. The caller must not hold the lock, which storing a
+        checksum needs."""
         with self._changed:
             self._changed.wait_for(lambda: self._next is None and not self._busy)
 

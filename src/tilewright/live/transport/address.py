@@ -14,7 +14,7 @@ EXPECTED = "tcp://HOST:PORT/NAME, such as tcp://learner:7070/policy"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The host and port of a server of weights, and the name of the weights."""
+    """The place of published weights: the `host` and `port` of their server, and their `name` there."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Parse `tcp://host:port/name`. Raises TransportError for other texts."""
+    """The address in a text `tcp://host:port/name`. Raises TransportError for other texts."""
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
@@ -49,7 +49,8 @@ def is_loopback(host: str) -> bool:
 
 
 def peer_text(address: object) -> str:
-    """A socket's address for messages: `10.0.0.7:51234`."""
+    """The `address` of a socket's other side as text for messages, such as `10.0.0.7:51234`; "(local socket)" if it is
+    empty."""
     if isinstance(address, tuple) and len(address) >= 2:
         host, port = str(address[0]), address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -40,15 +40,15 @@ class Blob:
                 self._digests = [digested(workers, self.chunk(k)) for k in range(self.chunks)]
 
     def chunk(self, index: int) -> memoryview:
-        """One chunk's bytes."""
+        """The bytes of chunk number `index`, without a copy; the last chunk may be shorter than others."""
         return self.data[index * CHUNK : (index + 1) * CHUNK]
 
     def chunk_digest(self, index: int) -> bytes:
-        """One chunk's digest; waits for it."""
+        """The digest of chunk number `index`, after waiting until it is computed; `begin` must have been called."""
         return self._digests[index].result()
 
     def root(self) -> bytes:
-        """The digest of the whole blob."""
+        """The digest of the whole blob, after waiting for those of all chunks; `begin` must have been called."""
         return root_of(self.nbytes, [self.chunk_digest(k) for k in range(self.chunks)])
 
 
@@ -68,15 +68,15 @@ class Partial:
 
     @property
     def chunks(self) -> int:
-        """The total number of chunks."""
+        """The number of chunks that the whole blob has."""
         return chunk_count(self.nbytes)
 
     def view(self, index: int) -> memoryview:
-        """The memory for a chunk."""
+        """The memory into which chunk number `index` is to be received."""
         return self.memory.data[index * CHUNK : min((index + 1) * CHUNK, self.nbytes)]
 
     def add(self, chunk_digest: bytes) -> None:
-        """Record that the next chunk has arrived; its digest is `chunk_digest`."""
+        """Record that the next chunk has been received into its memory and has the digest `chunk_digest`."""
         self._digests.append(chunk_digest)
 
     def root(self) -> bytes:
@@ -95,7 +95,7 @@ def digested(workers: Executor, data: memoryview) -> Future[bytes]:
 
 
 def chunk_count(nbytes: int) -> int:
-    """How many chunks hold so many bytes."""
+    """The number of chunks in which a blob of `nbytes` bytes is sent."""
     return -(-nbytes // CHUNK)
 
 

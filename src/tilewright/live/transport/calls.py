@@ -92,5 +92,5 @@ class Caller:
         return receive_message(self._channel, Kind.ANSWER, self._limit, wait)
 
     def close(self) -> None:
-        """Close the connection to the service."""
+        """Close the connection to the service; a call that waits for an answer in another thread raises LostError."""
         self._channel.close()

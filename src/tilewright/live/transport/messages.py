@@ -35,7 +35,7 @@ class Mark:
 
 
 class What(IntEnum):
-    """The kind of blob that an offer announces: code or weights."""
+    """The kind of blob that an offer announces: a program's code, or weights."""
 
     CODE = 1
     WEIGHTS = 2

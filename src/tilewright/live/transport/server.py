@@ -94,7 +94,8 @@ class Server:
             self._feeds[feed.name] = feed
 
     def remove(self, name: str) -> None:
-        """Stop serving a feed; connections of nodes that fetch it are closed."""
+        """Stop serving the feed or service called `name`, close it, and close the connections of nodes that use it.
+        Does nothing if there is none."""
         with self._lock:
             feed = self._feeds.pop(name, None)
             channels = [c for c, served in self._channels.items() if served == name]
@@ -104,7 +105,7 @@ class Server:
             channel.close()
 
     def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Close all feeds and services, stop listening, and end all connections. May be called several times."""
         with self._lock:
             if self._closed:
                 return
@@ -236,7 +237,8 @@ class Server:
             self._stats[what] += 1
 
     def forget(self) -> None:
-        """In the child of a fork: close the descriptors of the parent's connections."""
+        """In the child of a fork: close what was inherited, without ending the parent's connections; this copy of the
+        server serves nothing."""
         self._closed = True
         self._lock = threading.Lock()
         self._listener.close()

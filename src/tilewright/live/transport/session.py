@@ -40,7 +40,8 @@ _PERSON = b"tw-transport-1"
 
 
 def secret_bytes(secret: str | bytes | None) -> bytes | None:
-    """A secret as bytes. Raises TransportError if it is too short."""
+    """The key of 64 bytes that is derived from `secret`; None if there is no secret. Raises TransportError if it has
+    less than `MIN_SECRET` bytes."""
     if secret is None:
         return None
     raw = secret.encode() if isinstance(secret, str) else bytes(secret)

@@ -39,7 +39,7 @@ class Structure:
         return image.unpack(self.params, memory)
 
     def with_weights(self, weights: Mapping[str, Any]) -> Program:
-        """The program completed with weights."""
+        """The program of this structure with `weights`, by name, beside its own constants."""
         return Program(self.program.manifest, self.program.objects, {**self.program.weights, **weights})
 
 

@@ -33,7 +33,7 @@ _TAGGED = struct.Struct("<QIB32s")
 
 
 class Kind(IntEnum):
-    """The kind of a frame. C: from the node, S: from the server."""
+    """The kind of a frame; comments say which side sends it: C, the node that fetches, or S, the server."""
 
     OPEN = 1  # C: the name that this connection is about
     WELCOME = 2  # S: that name is served here
@@ -56,7 +56,8 @@ class HostileError(TransportError):
 
 
 class RefusedError(TransportError):
-    """The peer refuses the request; or this side must not accept what it offers."""
+    """The peer refuses the request, or this side must not accept what the peer offers. A retry does not help unless one
+    of them is changed."""
 
 
 def digest(data: bytes | bytearray | memoryview) -> bytes:
@@ -164,7 +165,8 @@ class Channel:
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def write(self, *parts: bytes | memoryview) -> None:
-        """Send bytes. Raises LostError if the peer does not accept them in time."""
+        """Send the bytes `parts`, one after another. Raises LostError if the connection breaks, or the peer does not
+        accept them within the channel's timeout."""
         left = [memoryview(part) for part in parts if len(part)]
         if isinstance(self._sock, ssl.SSLSocket) and len(left) > 1:
             left = [memoryview(b"".join(left))]  # small parts would be a packet each
@@ -180,8 +182,8 @@ class Channel:
                     left[0] = left[0][count:]
 
     def read(self, memory: memoryview, wait: float = 0.0) -> None:
-        """Fill memory. Raises LostError if the peer closes or takes too long. `wait`: extra seconds for the first
-        byte."""
+        """Fill `memory` with the next bytes. Raises LostError if the peer closes, or takes longer than the channel's
+        timeout; `wait`: extra seconds for the first byte."""
         deadline = time.monotonic() + self._timeout + wait
         at = 0
         with _lost(self.peer):
@@ -214,13 +216,13 @@ class Channel:
         self._sock.settimeout(left)
 
     def close(self) -> None:
-        """Close the connection; a thread that is reading or writing gets a LostError."""
+        """End the connection. May be called on any thread: one that is reading or writing gets a LostError."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         self._sock.close()
 
     def forget(self) -> None:
-        """In the child of a fork: close the descriptor without ending the parent's connection."""
+        """In the child of a fork: close this process's descriptor; the connection stays open in the parent."""
         self._sock.close()
 
 

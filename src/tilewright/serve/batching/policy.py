@@ -54,14 +54,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Jobs that one call computes together."""
+    """Jobs that one call computes together. `rows`: the sum of their numbers of rows."""
 
     jobs: Sequence[Job]
     rows: int
 
 
 class Queue(Protocol):
-    """The waiting jobs of one model."""
+    """The interface of a queue of the jobs that wait for one model; the policy decides on their order and batches."""
 
     def accept(self, job: Job, now: float, start: float, lanes: int) -> bool:
         """Enqueue a job at time `now`, or return False to refuse it; `start` is the time at which one of `lanes` lanes
@@ -75,10 +75,10 @@ class Queue(Protocol):
         """Record that a batch took `seconds`, and whether its jobs met their deadlines."""
 
     def backlog(self) -> float:
-        """Seconds of work in the queue."""
+        """The estimated seconds that the jobs in the queue take."""
 
     def head(self) -> tuple[int, float, float] | None:
-        """The sorting key of the next job; None if the queue is empty."""
+        """The `order` of the job that is next, which is less for a more urgent one; None if the queue is empty."""
 
     def remove(self, job: Job) -> bool:
         """Remove a job whose caller has gone; False if it is not in the queue."""

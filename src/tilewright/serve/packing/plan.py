@@ -51,14 +51,14 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """A core's cycle, with the batches that it computes, in order."""
+    """The work of one core: its slots one after another, in a cycle that repeats every `cycle` seconds."""
 
     cycle: float
     slots: tuple[Slot, ...]
 
     @property
     def occupied(self) -> float:
-        """The share of the cycle in which the core computes."""
+        """The fraction of the cycle in which the core computes."""
         return sum(slot.seconds for slot in self.slots) / self.cycle
 
 

@@ -361,7 +361,7 @@ def _answering(method: Method, log: Log | None) -> Method:
 
 
 def _logged(name: str, call: Method, log: Log) -> Method:
-    """Wrap a method so that each request is logged."""
+    """A gRPC method that calls `call` and writes a line about each request, as the method `name`, to `log`."""
 
     async def logged(request: Any, context: Context) -> Any:
         arrival, status, out = time.monotonic(), "OK", 0
@@ -450,7 +450,7 @@ def _learn(forms: Forms, data: bytes, message: Any) -> None:
 
 
 def _serialized(answer: Any) -> bytes:
-    """A message as bytes; bytes are returned unchanged."""
+    """The gRPC message `answer` as bytes; an answer that is bytes already is returned unchanged."""
     return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
 
 

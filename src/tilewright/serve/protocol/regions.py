@@ -19,7 +19,8 @@ MAX_REGIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A part of a file of shared memory."""
+    """A part of a file of shared memory that a client has registered. `name`: by which requests mention it; `key`: the
+    file's name; `offset` and `size`: the part, in bytes; `file`: the open descriptor."""
 
     name: str
     key: str
@@ -69,11 +70,13 @@ class Regions:
             os.close(self._regions.pop(key).file)
 
     def status(self, name: str = "") -> list[Region]:
-        """The registered regions. Raises ServeError for a name that is not registered."""
+        """The registered region `name`, or all of them if `name` is empty. Raises ServeError for a name that is not
+        registered."""
         return [self._get(name)] if name else list(self._regions.values())
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        """The `size` bytes at `offset` of the region `name`."""
+        """The `size` bytes at `offset` of the region `name`. Raises ServeError if it is not registered, they do not lie
+        in it, or the file has become shorter."""
         region = self._within(name, offset, size)
         data = os.pread(region.file, size, region.offset + offset)
         if len(data) != size:

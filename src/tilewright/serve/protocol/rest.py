@@ -30,7 +30,8 @@ _MAX_DEPTH_ERRORS = (ValueError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The form in which a client wants an output."""
+    """The form in which a client wants the output `name`: as raw bytes if `binary`, else as JSON; or in shared memory
+    if `region` is (name of the region, offset, size in bytes)."""
 
     name: str
     binary: bool
@@ -332,7 +333,7 @@ def _raw_head(
 
 
 def _identified(text: bytes, identity: str) -> bytes:
-    """The text of a JSON object with an id inserted as its first member."""
+    """The JSON object `text` with `identity` inserted as its first member, "id"; unchanged if `identity` is empty."""
     return b'{"id":' + json.dumps(identity).encode() + b"," + text[1:] if identity else text
 
 
@@ -361,13 +362,14 @@ def _entries(answer: Answer, parsed: Parsed, regions: Regions | None) -> tuple[l
 
 
 def error_body(error: ServeError) -> bytes:
-    """The JSON body of an answer that reports an error."""
+    """The JSON body of the answer to a request that failed with `error`: its text, on one line of at most 2000
+    characters."""
     text = str(error).replace("\n", " ")
     return json.dumps({"error": text[:2000]}).encode()
 
 
 def arrival() -> float:
-    """The current time of the clock that deadlines use."""
+    """The present time on the monotonic clock, in seconds, as `Request.arrival` and deadlines have it."""
     return time.monotonic()
 
 

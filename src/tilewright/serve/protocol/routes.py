@@ -68,7 +68,8 @@ class Site:
 
 @dataclass(slots=True)  # not frozen: one is made for each request
 class Asked:
-    """A request of HTTP: headers by their names in small letters."""
+    """A request of HTTP: `headers` by their names in small letters; `arrival`: its time on the monotonic clock, in
+    seconds."""
 
     method: str
     path: str
@@ -89,7 +90,7 @@ def answer(site: Site, asked: Asked, send: Send) -> None:
 
 
 def refusal(error: ServeError) -> Reply:
-    """The answer to a request that is refused."""
+    """The answer to a request that is refused because of `error`: its HTTP status, and its text as JSON."""
     return Reply(error.status.http, rest.error_body(error))
 
 
@@ -141,7 +142,8 @@ def repository_of(site: Site) -> Repository:
 
 
 def regions_of(site: Site) -> Regions:
-    """The site's shared memory. Raises ServeError if it is not enabled."""
+    """The regions of shared memory that clients have registered. Raises ServeError if the server does not offer shared
+    memory."""
     if site.regions is None:
         raise ServeError("shared memory is not served here", Status.FORBIDDEN, hint="--shared-memory")
     return site.regions
@@ -202,7 +204,7 @@ def _infer(site: Site, asked: Asked, model: str, version: str, send: Send) -> No
 
 
 def server_metadata(site: Site) -> dict[str, Any]:
-    """The server's description of itself."""
+    """The server's name, version and protocol extensions, in the form of the protocol."""
     extensions = [*EXTENSIONS]
     if site.repository is not None:
         extensions.append("model_repository")
@@ -347,7 +349,7 @@ def _version(parts: list[str], at: int) -> str:
 
 @lru_cache(1024)
 def path_parts(path: str) -> list[str]:
-    """The parts of a path between its slashes."""
+    """The decoded parts of a URL's path between its slashes, without the query; ["v2"] for the path "/"."""
     path = path.partition("?")[0].rstrip("/") or "/v2"
     return [_decoded(part) for part in path.split("/")[1:]]
 
