@@ -23,7 +23,7 @@ BLOCK = 1024
 
 
 class Exchange(Protocol):
-    """The collective operations that methods use; `tw.collective.Group` has them."""
+    """The interface of the collective operations that compression methods use, which `tw.collective.Group` has."""
 
     ranks: int
 
@@ -32,7 +32,7 @@ class Exchange(Protocol):
         ...
 
     def all_gather(self, array: Array) -> Array:
-        """The arrays of all ranks, [ranks, ...]."""
+        """The arrays of all ranks, [ranks, *array.shape], on every rank."""
         ...
 
 
@@ -58,7 +58,8 @@ class Method:
 
     @property
     def ratio(self) -> float:
-        """The compression ratio of the bytes sent."""
+        """The bytes that this rank would have sent without compression, divided by those that it has sent; 1 before it
+        has sent any."""
         return self.whole / self.sent if self.sent else 1.0
 
     def mean(self, group: Exchange, vector: Array, key: Any) -> None:
@@ -219,7 +220,8 @@ METHODS: dict[str, Callable[..., Method]] = {
 
 
 def method(name: str, **options: Any) -> Method:
-    """The compression method of this name, with its options."""
+    """A new compression method of the kind `name`, a key of `METHODS`, with its `options`. Raises CollectiveError if
+    there is none."""
     if name not in METHODS:
         raise CollectiveError("no such compression", where="compressed", expected=sorted(METHODS), got=str(name)[:40])
     return METHODS[name](**options)

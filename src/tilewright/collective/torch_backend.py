@@ -308,7 +308,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
     # -- end -----------------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Leave the group after pending operations have ended."""
+        """Leave the group, so that later operations of other ranks fail. Does not wait for operations that are
+        pending."""
         for pool in (self._collectives, *self._messages.values()):
             pool.shutdown(wait=False)
         self.group.close()
@@ -324,7 +325,7 @@ class _Future(Future):  # type: ignore[misc]
 
 
 class _Work(dist._Work):  # type: ignore[misc]
-    """The work object of a message or queued operation, which may be in progress."""
+    """PyTorch's work object for a message or an operation that is queued or in progress, whose end `future` reports."""
 
     def __init__(self, future: Any, sources: Sequence[int]) -> None:
         super().__init__()

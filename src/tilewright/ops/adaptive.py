@@ -48,7 +48,7 @@ def _average_infer(types: Types, attrs: AdaptivePoolAttrs) -> Out:
 
 
 def _window(p: Any, extent: Any, size: int) -> tuple[Any, Any]:
-    """(begin, end) of window `p` of `size` windows that cover `extent` elements."""
+    """(begin, end) of the elements in window number `p`, where `size` windows cover `extent` elements."""
     return p * extent // size, ((p + 1) * extent + (size - 1)) // size
 
 

@@ -433,7 +433,7 @@ def _amplitudes(x: Number, order: int) -> tuple[Number, Number]:
 
 
 def _waves(x: Number, order: int) -> tuple[Number, Number]:
-    """The Bessel functions (J, Y) of the order at x > 5, by amplitude and phase."""
+    """The Bessel functions (J, Y) of order `order`, 0 or 1, at x > 5, by amplitude and phase."""
     p, q = _amplitudes(x, order)
     phase = x - (2 * order + 1) * math.pi / 4
     sine, cosine = function("sin", phase), function("cos", phase)

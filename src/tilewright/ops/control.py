@@ -147,7 +147,7 @@ def _loop_reference(arrays: Sequence[Any], attrs: LoopAttrs) -> tuple[Any, ...]:
 
 
 def _known(size: Any) -> int:
-    """A size as a number; all sizes are known when a graph is interpreted."""
+    """The size `size` as a number. Graphs are interpreted only where all sizes are known."""
     result = as_int(dim(size))
     assert result is not None, f"{size} is not known"
     return result
@@ -168,7 +168,7 @@ def _stacks(attrs: LoopAttrs, rows: Sequence[Sequence[Any]], extent: Any) -> lis
 
 
 def _run(body: Graph, arrays: Sequence[Any]) -> list[Any]:
-    """Evaluate a body in NumPy: its outputs, in order."""
+    """The outputs of the graph `body`, in order, evaluated by NumPy on `arrays`: its inputs, then its parameters."""
     named = dict(zip((v.name for v in (*body.inputs, *body.params)), arrays, strict=True))
     results = run_graph(body, named, named)
     return [results[v.name] for v in body.outputs]

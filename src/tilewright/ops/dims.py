@@ -41,7 +41,7 @@ def with_facts(conditions: tuple[Expr, ...]) -> Iterator[None]:
 
 
 def has_facts() -> bool:
-    """Whether a context of `with_facts` is active; its conditions are not stored in types."""
+    """Whether a context of `with_facts` is active. Types depend on its conditions without storing them."""
     return bool(_facts.get())
 
 

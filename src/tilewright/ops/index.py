@@ -40,7 +40,8 @@ def wrapped(index: Expr, extent: Expr) -> Expr:
 
 
 def nearest(position: Expr, count: Expr, extent: Expr) -> Expr:
-    """A position below `count`, clamped to 0..extent - 1 unless it provably lies there."""
+    """`position`, which is less than `count`, limited to extent - 1; unchanged if `count` is provably not above
+    `extent`."""
     return position if prove(count <= extent) else minimum(position, extent - 1)
 
 

@@ -78,7 +78,7 @@ def _same_without(k: int, types: Types, infer: Callable[[Types], Any], out: Any)
 
 
 class _Noticed(tuple[Any, ...]):
-    """A tuple of inputs that records which ones were read."""
+    """A tuple of an operator's inputs that records in `noticed` the positions of those that a rule has read."""
 
     noticed: set[int]
 
@@ -122,7 +122,8 @@ def _name(hint: Any) -> str:
 
 
 class Operators:
-    """A namespace with the functions of all operators, by name."""
+    """The namespace of operators: its attribute NAME is the operator NAME as a function on tensors. Raises
+    AttributeError if there is none, or it has no tensor expression."""
 
     __slots__ = ()
 

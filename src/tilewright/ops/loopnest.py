@@ -16,7 +16,8 @@ from tilewright.ir.scopes import Scope
 
 
 class Cell:
-    """A local variable of a loop program: a buffer of one element."""
+    """A local variable of a loop program: `value` reads it, and `set` adds a statement that writes it. It is a buffer
+    of one element."""
 
     def __init__(self, nest: Nest, buffer: Buffer) -> None:
         self.nest = nest
@@ -31,7 +32,8 @@ class Cell:
 
 
 class Nest:
-    """Loop statements under construction. Names are made unique."""
+    """Builds the statements of a loop program. Methods add statements at the present place, which is inside a loop or
+    condition within its `with` block; `finish` returns the program. Names of variables and buffers are made unique."""
 
     def __init__(self, name: str, params: Sequence[Buffer]) -> None:
         self.name = name
@@ -43,7 +45,8 @@ class Nest:
         self.stack[-1].append(Store(buffer, tuple(as_expr(i) for i in indices), as_expr(value, buffer.dtype)))
 
     def call(self, name: str, outputs: Sequence[Region], inputs: Sequence[Region]) -> None:
-        """Add a call of the tensor intrinsic `name`."""
+        """Add a call of the tensor intrinsic `name`, which reads the regions `inputs` and writes the regions
+        `outputs`."""
         self.stack[-1].append(Intrinsic(name, tuple(outputs), tuple(inputs)))
 
     @contextmanager
@@ -103,7 +106,8 @@ class Nest:
 
     @contextmanager
     def local(self, name: str, dtype: DType) -> Iterator[Cell]:
-        """Allocate a local scalar for the statements of the context."""
+        """Allocate a variable of type `dtype` for the statements that are added inside the `with` block, and yield it;
+        its name begins with `name`."""
         with self.allocate(name, dtype, (1,)) as buffer:
             yield Cell(self, buffer)
 

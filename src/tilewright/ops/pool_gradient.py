@@ -225,7 +225,7 @@ NONE = -1
 
 
 def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
-    """The number of a tap, `taps` along each dimension, in row-major order."""
+    """The number of the tap that has the index `taps` in the kernel, counted in row-major order."""
     result: Expr = const(0)
     for tap, size in zip(taps, attrs.kernel, strict=True):
         result = result * size + tap
@@ -233,7 +233,7 @@ def _number(taps: Sequence[Expr], attrs: PoolAttrs) -> Expr:
 
 
 def _numbers(attrs: PoolAttrs) -> DType:
-    """The integer type for numbers of taps."""
+    """The integer type that holds the numbers of the kernel's taps: i8 if there are at most 128, else i32."""
     return i8 if prod(attrs.kernel) <= i8.max + 1 else i32
 
 

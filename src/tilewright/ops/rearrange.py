@@ -66,7 +66,7 @@ class Layout:
         return tuple(letter for letter, size in self.parts if size is None)
 
     def block(self, letter: str) -> int | None:
-        """The size of a dimension's block; None if it has none."""
+        """The size of the blocks into which the dimension `letter` is divided; None if it is not divided."""
         return next((size for part, size in self.parts if part == letter.lower()), None)
 
     def point(self, at: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -97,7 +97,7 @@ def cell(kind: str, linear_before_reset: bool = False) -> Cell:
 
 
 def standard(kind: str) -> Functions:
-    """The default activation functions of a cell."""
+    """The default activation functions of the cell `kind` ("lstm", "gru" or "rnn"), without attributes."""
     return tuple((name, ()) for name in cell(kind).functions)
 
 

@@ -104,7 +104,7 @@ _registry: dict[str, OpDef[Any]] = {}
 
 
 def register(op: OpDef[A]) -> OpDef[A]:
-    """Add an operator; its name must be new."""
+    """Add the operator `op` to the registry, and return it. Raises ValueError if an operator has its name."""
     if op.name in _registry:
         raise ValueError(f"operator {op.name!r} is registered twice")
     plugins.count(op.infer, op.compute, op.loops, op.reference)
@@ -113,7 +113,8 @@ def register(op: OpDef[A]) -> OpDef[A]:
 
 
 def unregister(name: str) -> None:
-    """Remove an operator that was registered from outside of Tilewright."""
+    """Remove the operator `name`, which code outside of Tilewright has registered, from the registry. Raises KeyError
+    if there is none."""
     op = _registry.pop(name)
     plugins.discount(op.infer, op.compute, op.loops, op.reference)
 
@@ -158,14 +159,16 @@ def _register(plugin: plugins.Plugin, value: object) -> tuple[str, ...]:
 
 
 def unload(plugin: plugins.Plugin, error: Exception) -> None:
-    """Unload a plug-in because another registry cannot accept its part; `error` says why."""
+    """Remove the operators of `plugin` from the registry, and record that it is not used, because of `error`: for
+    another registry that cannot accept its part."""
     for op in _of_plugins.pop(plugin).defs:
         del _registry[op.name]
     plugins.leave_out(plugin, error)
 
 
 def get(name: str) -> OpDef[Any]:
-    """The operator called `name`; UnsupportedError when there is none."""
+    """The operator called `name`, after loading all families and plug-ins if it is not known yet. Raises
+    UnsupportedError if there is none."""
     op = _registry.get(name)
     if op is None:  # of a family that was not imported, which most models do without
         _load_families()
@@ -193,7 +196,7 @@ def is_pointwise(node: Node) -> bool:
 
 
 def names() -> list[str]:
-    """The names of all operators, sorted."""
+    """The names of all operators, sorted, with those of plug-ins, which are loaded."""
     _load_families()
     plugin_operators()
     return sorted(_registry)

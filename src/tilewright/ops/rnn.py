@@ -59,7 +59,8 @@ def parts(width: Expr, hidden: Expr) -> int:
 
 
 def has_cell(attrs: RecurrenceAttrs, types: Sequence[object | None]) -> bool:
-    """Whether the cell has a second state c beside h."""
+    """Whether the recurrence's cell has a second state, c, besides h: an LSTM, or a cell of steps where the operand of
+    its initial c is present in `types`."""
     return attrs.cell == "lstm" or (attrs.cell == "steps" and len(types) > 3 and types[3] is not None)
 
 
@@ -128,7 +129,8 @@ def _check_steps(types: Types, attrs: RecurrenceAttrs) -> None:
 
 
 def gates_of(attrs: RecurrenceAttrs, weights: TensorType, hidden: Expr) -> int:
-    """The number of gates that have recurrent weights."""
+    """The number of gates whose products with the state have recurrent weights; for a cell of steps, the number of
+    times that `hidden` columns fit in `weights`."""
     return parts(weights.shape[1], hidden) if attrs.cell == "steps" else len(cell(attrs.cell).gates)
 
 

@@ -155,7 +155,7 @@ class RecurrentLoops:
         return (as_int(self.hidden) or 1) % self.tile.width == 0
 
     def row(self, row: Expr) -> Expr:
-        """The row of the batch with the number `row`, or the last row if it is past the end."""
+        """The number of a row of the batch to be read: `row`, or that of the last row if `row` is past the end."""
         batch, rows = self.operands.x.shape[1], self.tile.rows * self.tile.tiles
         return row if (as_int(batch) or 1) % rows == 0 else minimum(row, batch - 1)
 
@@ -169,7 +169,8 @@ class RecurrentLoops:
         return panel * self.tile.width + lane
 
     def inside(self, value: Callable[[Expr], Expr], panel: Expr, lane: Expr) -> Expr:
-        """`value` of the lane's element of the state; zero past the last element."""
+        """`value(k)`, where k is the element of the state at lane `lane` of panel `panel`; zero past the last
+        element."""
         at = self.element(panel, lane)
         return value(at) if self.whole else select(at < self.hidden, value(at), scalar(0, self.operands.x.dtype))
 
@@ -236,7 +237,8 @@ class RecurrentLoops:
         return [None] * count if buffer is None else self.parts(buffer, count, (), panel, lane)
 
     def scale(self, gate: int, panel: Expr, lane: Expr) -> Expr:
-        """The scale, at a panel's lane, of the product of quantised weights for a gate."""
+        """The factor by which the product of gate `gate` with quantised weights is multiplied, at lane `lane` of panel
+        `panel`."""
         scale = self.operands.scale
         assert scale is not None
         return self.inside(lambda j: scale[self.hidden * gate + j], panel, lane)

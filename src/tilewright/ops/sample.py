@@ -97,7 +97,7 @@ def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
 
 
 def _nowhere(attrs: GridSampleAttrs) -> float | None:
-    """The coordinate that replaces NaN; None if the result for NaN is NaN."""
+    """The coordinate that takes the place of a NaN; None if a NaN stays one."""
     if attrs.padding == "zeros":
         return -4.0 if attrs.mode == "nearest" else None
     return None if attrs.mode == "cubic" else 0.0

@@ -27,7 +27,8 @@ rows)."""
 
 
 def at_axis(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
-    """`point` with `index` inserted as coordinate of `axis`."""
+    """The index of an element: `point`, which has the indices along all other dimensions, with `index` inserted at
+    position `axis`."""
     return (*point[:axis], index, *point[axis:])
 
 
@@ -63,7 +64,8 @@ def key_of(x: Expr, largest: bool) -> Expr:
 
 
 def _better(a: Expr, b: Expr, largest: bool) -> Expr:
-    """Whether value `a` comes before value `b` in the order of `largest`, or smallest, first."""
+    """Whether the value `a` comes before the value `b`: in descending order, NaN first, if `largest`; else in ascending
+    order, NaN last."""
     a, b = (cast(e, accumulator(e.dtype)) for e in (a, b))
     if not a.dtype.is_float:
         return a > b if largest else a < b

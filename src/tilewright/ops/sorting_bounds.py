@@ -97,7 +97,7 @@ def _middle(x: Buffer, low: Expr, high: Expr, step: Expr, largest: bool) -> Expr
 
 
 def _value_of(key: Expr, largest: bool) -> Expr:
-    """The float that a key stands for."""
+    """The float whose sorting key is `key`, in the order `largest`: the inverse of `key_of`."""
     ones, top = _last(key.dtype), const(1 << (key.dtype.bits - 1), key.dtype)
     transposed = call("bitxor", key, ones) if largest else key
     bits = select(call("ge", transposed, top), call("bitxor", transposed, top), call("bitxor", transposed, ones))
@@ -121,7 +121,7 @@ class _Bound:
     held: Cell
 
     def begin(self) -> None:
-        """Emit the start of the search: the range from the smallest to the largest key."""
+        """Emit the start of the search: `low` and `high` become the least and the greatest key."""
         nest, keys = self.nest, self.keys
         key, chunks = keys.dtype, as_int(keys.shape[0]) or 0
         with nest.allocate("least", key, (LANES,)) as least, nest.allocate("most", key, (LANES,)) as most:
@@ -142,7 +142,8 @@ class _Bound:
         self.held.set(self.extent)
 
     def open(self) -> Expr:
-        """A condition: whether the search is not finished."""
+        """The condition that the search is not finished: more than `most` keys do not exceed `high`, and `low` is less
+        than `high`."""
         return (self.held.value > self.most) & (self.low.value < self.high.value)
 
     def narrow(self, middle: Expr) -> None:

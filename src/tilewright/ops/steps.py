@@ -143,7 +143,8 @@ def run(
 
 
 def of_expressions(dtype: DType) -> Apply[Expr]:
-    """An `Apply` that builds scalar expressions."""
+    """A function that applies a pointwise operator (name, operands, attributes) to scalar expressions, and returns an
+    expression; constants have the type `dtype`."""
 
     def apply(op: str, operands: Sequence[Expr], attrs: dict[str, Any]) -> Expr:
         if op == "constant":
@@ -155,7 +156,8 @@ def of_expressions(dtype: DType) -> Apply[Expr]:
 
 
 def of_arrays(dtype: DType) -> Apply[Any]:
-    """An `Apply` that computes arrays with NumPy."""
+    """A function that applies a pointwise operator (name, operands, attributes) to arrays, by NumPy; constants have the
+    type `dtype`."""
 
     def apply(op: str, operands: Sequence[Any], attrs: dict[str, Any]) -> Any:
         if op == "constant":

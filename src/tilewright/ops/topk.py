@@ -64,7 +64,8 @@ def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
 
 
 def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
-    """The loop program of `topk`: by insertion, by a bound and ranks, or by digits."""
+    """The loop program of `topk`, by one of three algorithms: insertion, a bound and ranks, or sorting by digits; which
+    one, depends on the extent and on k."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
     axis = attrs.axis % len(x.shape)

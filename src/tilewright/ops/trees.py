@@ -153,7 +153,7 @@ class _Forest:
     # --- walks --------------------------------------------------------------------------------------------------------
 
     def one_row(self, row: Expr) -> None:
-        """Emit the scores of one row by walks through eight trees at a time."""
+        """Emit the scores of row number `row` by walks from the roots, through eight trees at a time."""
         nest, t = self.nest, self.y.dtype
         with nest.loop("g", self.groups) as g, nest.allocate("total", t, (self.width,)) as total:
             self.clear(total)
@@ -288,7 +288,8 @@ COMBINE: dict[str, Callable[[Expr, Expr], Expr]] = {"sum": lambda a, b: a + b, "
 
 
 def start(combine: str, t: DType) -> float:
-    """The value of a group of trees before its first tree is combined into it."""
+    """The number with which combining the values of a group of trees begins: 0 for "sum", the largest finite number of
+    type `t` for "min", the least one for "max"."""
     limits = np.finfo(t.numpy)
     return {"sum": 0.0, "min": float(limits.max), "max": float(limits.min)}[combine]
 

@@ -68,7 +68,8 @@ def _rows_infer(types: Types, attrs: UniqueAttrs) -> Out:
 
 
 def _differs(a: Expr, b: Expr, equal_nan: bool) -> Expr:
-    """Whether two elements belong to different groups."""
+    """Whether the elements `a` and `b` are different, so that they belong to different groups; with `equal_nan` all NaN
+    are equal, otherwise no two are."""
     if not (a.dtype.is_float and equal_nan):
         return call("ne", a, b)
     return call("and", call("ne", a, b), call("or", call("eq", a, a), call("eq", b, b)))

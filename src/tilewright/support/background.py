@@ -87,7 +87,8 @@ class Background:
 
 
 class _Job(Generic[T]):
-    """A submitted call and its result or exception."""
+    """A function to be called by the thread. `result` waits until it has been called or dropped, and returns its result
+    or raises its exception."""
 
     __slots__ = ("_done", "_error", "_result", "_work")
 

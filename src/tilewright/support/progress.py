@@ -31,20 +31,20 @@ _shown: ContextVar[Bar | None] = ContextVar("tilewright_progress", default=None)
 
 
 def expect(steps: int) -> None:
-    """Add `steps` to the number that the active bar expects, if there is one."""
+    """Add `steps` to the number of steps of the bar that is active in this context; does nothing if there is none."""
     if (bar := _shown.get()) is not None:
         bar.expect(steps)
 
 
 def tell(text: str) -> None:
-    """Tell the active bar, if there is one, that the step `text` is done."""
+    """Mark the step `text` as done on the bar that is active in this context; does nothing if there is none."""
     if (bar := _shown.get()) is not None:
         bar.step(text)
 
 
 @contextmanager
 def showing(bar: Bar) -> Iterator[None]:
-    """Within the context, show progress on `bar`."""
+    """Within the `with` block, `expect` and `tell` go to `bar`; afterwards to the one before."""
     token = _shown.set(bar)
     try:
         yield

@@ -32,19 +32,22 @@ def python_files(root: str, folder: str = "") -> Files:
 
 @cache
 def own_files() -> Files:
-    """All Python files of this package."""
+    """All Python files of this package, as (path in the package, mark of its state); they are looked up once in a
+    process."""
     files, folders = _entries(_PACKAGE, "")
     return [*files, *(file for folder in folders for file in own_files_in(folder))]
 
 
 @cache
 def own_files_in(folder: str) -> Files:
-    """This package's Python files in a folder and below: "runtime/"."""
+    """The Python files of this package in `folder`, such as "runtime/", and below, as (path in the package, mark of its
+    state)."""
     return python_files(_PACKAGE, folder)
 
 
 def _entries(root: str, inner: str) -> tuple[list[tuple[str, Mark]], list[str]]:
-    """The Python files right in a folder, and the folders in it."""
+    """The Python files directly in the folder `inner` of `root`, as (path in `root`, mark of its state), and the paths
+    of its subfolders."""
     files: list[tuple[str, Mark]] = []
     folders: list[str] = []
     with os.scandir(f"{root}/{inner}") as entries:

@@ -72,7 +72,7 @@ class KernelCall:
 
     @property
     def code(self) -> CompiledKernel:
-        """The compiled code of the kernel. The kernel must have been compiled."""
+        """The code of the kernel, which must have been compiled: `compiled` is set."""
         assert self.compiled is not None, f"{self.label} is not compiled yet"
         return self.compiled
 

@@ -69,7 +69,7 @@ class Network:
         return self.seconds(rounds_of(algorithm, ranks, nbytes, chunks), ranks)
 
     def ping(self, nbytes: int) -> float:
-        """Seconds of one message."""
+        """The simulated seconds of one message of `nbytes` bytes from one rank to another, which does not add it."""
         first = next(rounds_of("tree", 2, nbytes))
         return self.seconds([(type(first[0])(*_ends(first), reduces=False),)], 2)
 

@@ -32,7 +32,8 @@ SWAP = (1, 0, 2)
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A node of a chain, and the position of the input through which the chain reaches it."""
+    """One node of a chain, in which each node reads the result of the node before: `place` is the position of that
+    operand among the node's inputs."""
 
     node: Node
     place: int

@@ -83,7 +83,8 @@ class _Quantised:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """A product of two factors that may be quantised, and the graph that encloses it."""
+    """A product, the node of `match`, whose two factors may be quantised; `enclosing` has facts about the graph and the
+    target."""
 
     match: Match
     enclosing: Surroundings

@@ -58,7 +58,8 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """A value of the body that holds one element of a sequence, reshaped or not."""
+    """A value of a loop's body that is the present iteration's element of the sequence number `sequence`, reshaped or
+    not."""
 
     sequence: int
 

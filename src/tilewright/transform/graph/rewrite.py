@@ -39,7 +39,8 @@ None, nothing is replaced, and all that it emitted is removed."""
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pattern and the function that emits a replacement for its matches."""
+    """A rule of rewriting: `build` emits the replacement of each match of `pattern`, and returns it, or None to leave
+    the match as it is."""
 
     pattern: Op
     build: Build

@@ -34,7 +34,8 @@ NORMS = ("layer_norm", "rms_norm")
 
 @dataclass(frozen=True, slots=True)
 class RowShape:
-    """The shape of a reduction's operand, and the dimensions that it reduces."""
+    """The rows over which a reduction, softmax or norm runs: the `shape` of the operand, and the dimensions `axes` that
+    are reduced."""
 
     shape: tuple[Expr, ...]
     axes: tuple[int, ...]

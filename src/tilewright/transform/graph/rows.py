@@ -37,7 +37,7 @@ class Cut:
 
 
 class _Whole:
-    """The mark for a value that is needed as a whole, in place of a `Cut` of it."""
+    """The mark that a value is needed as a whole; a `Cut` in its place says which part of the value is needed."""
 
 
 WHOLE = _Whole()

@@ -41,7 +41,7 @@ of rounded products."""
 
 @dataclass(frozen=True, slots=True)
 class _Flat:
-    """A reshape that joins the dimension `dim` of a value and the next one into one."""
+    """A value that a reshape changes only by joining its dimension `dim` and the next one into one."""
 
     value: Value
     dim: int

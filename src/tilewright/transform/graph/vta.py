@@ -76,7 +76,7 @@ def program_of(layer: Layer) -> VtaProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """8-bit integers and the scale that multiplies them."""
+    """Numbers as 8-bit integers times a factor: the value `integers`, and the number `scale`."""
 
     integers: Value
     scale: float

@@ -113,12 +113,12 @@ def plugin_rules() -> dict[str, Rule]:
 
 
 def rules() -> dict[str, Rule]:
-    """The layout rule of each operator, including those of plug-ins."""
+    """The layout rules by the name of the operator that they rewrite, including those of plug-ins."""
     return RULES | plugin_rules()
 
 
 def blocking() -> frozenset[str]:
-    """Operators that are faster with blocked inputs."""
+    """The names of the operators that are faster with inputs whose channels are in blocks."""
     return frozenset(name for name, rule in rules().items() if rule.blocks)
 
 
