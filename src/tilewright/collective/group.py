@@ -88,7 +88,7 @@ class Group:
     # -- operations ----------------------------------------------------------------------------------------------------
 
     def barrier(self) -> None:
-        """Wait until all ranks have called this."""
+        """Wait until all ranks of the group have called this method."""
         self._exchange(Call("barrier"), EMPTY, lambda begin, windows: None)
 
     def all_reduce(self, array: Array, operation: str = "sum", *, dtype: str | None = None) -> Array:
@@ -332,7 +332,7 @@ class Group:
                 self._code.post(segment.address, segment.address + box + BOX.sent, sent + 1)
 
     def receive(self, array: Array, source: int, tag: int = 0) -> None:
-        """Fill an array (C-contiguous) with the next message of `source` that has this tag."""
+        """Fill the C-contiguous `array` with the next message of rank `source` with this tag, of equal size."""
         target = bytes_of(self._flat(array, None, "receive", any_type=True)[0])
         data = self.message(source, tag)
         if data.size != target.size:
@@ -343,7 +343,7 @@ class Group:
         target[:] = data
 
     def message(self, source: int, tag: int = 0) -> Array:
-        """The next message of `source` that has this tag, u8[bytes]."""
+        """Wait for the next message of rank `source` with this tag, and return its bytes, u8[bytes]."""
         where = self._where(f"receive from rank {self._root(source, 'receive')}")
         with self._boxes[self.ranks + source]:
             unread = self._unread[source]
@@ -358,7 +358,7 @@ class Group:
         return data
 
     def has_message(self, source: int) -> bool:
-        """Whether the mailbox holds a piece of a message from `source`."""
+        """Whether a piece of a message from rank `source` to this rank lies in the mailbox; does not wait."""
         segment, box = self._segment, self._segment.box(source, self.rank)
         words = segment.words
         return int(words[(box + BOX.sent) >> 3]) > int(words[(box + RECEIVED_AT) >> 3])

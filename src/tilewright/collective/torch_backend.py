@@ -224,7 +224,8 @@ class ProcessGroup(dist.ProcessGroup):  # type: ignore[misc]
         return self._run(opts, [], self.group.barrier)
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier with a timeout of its own, whose error names the ranks that did not come."""
+        """A barrier that waits at most `timeout` (None: the group's timeout), and whose error names the ranks that did
+        not come; `wait_all_ranks` has no effect."""
         before = self.group.timeout
         self.group.timeout = before if timeout is None else timeout.total_seconds()
         try:

@@ -40,7 +40,8 @@ ROWS = "rows"
 
 @dataclass(frozen=True, slots=True)
 class RaggedGraph:
-    """A graph on packed rows, and the names of its inputs."""
+    """A graph on packed rows (those of all sequences one after another), the names of its inputs, and the `spec` by
+    which a call packs its arrays."""
 
     graph: Graph
     inputs: tuple[str, ...]
