@@ -235,3 +235,15 @@ def test_a_file_of_torch_export_is_read_by_its_path(tmp_path: Path) -> None:
         assert "2 of 2 operators are compiled" in str(tw.coverage(model))
     with pytest.raises(ModelError, match="no such file"):
         tw.compile(tmp_path / "other.pt2")
+
+
+def test_what_is_no_file_of_torch_export_is_named(tmp_path: Path) -> None:
+    (tmp_path / "folder.pt2").mkdir()
+    torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "weights.pt2")
+    with pytest.raises(ModelError, match=r"folder\.pt2: it is a folder"):
+        tw.compile(tmp_path / "folder.pt2")
+    with pytest.raises(ModelError, match="no such file"):
+        tw.compile("x" * 300 + ".pt2")
+    with pytest.raises(ModelError, match=r"no program of torch\.export: got a file of torch\.save") as error:
+        tw.compile(tmp_path / "weights.pt2")
+    assert error.value.hint == "pass the PyTorch module itself, with an example of its inputs"

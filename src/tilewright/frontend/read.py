@@ -11,7 +11,7 @@ from typing import Any
 
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo, tflite
-from tilewright.frontend.common.contents import is_compiled, other_format, other_object
+from tilewright.frontend.common.contents import head_of, is_compiled, other_format, other_object
 from tilewright.ir.dim import DimSizes, stated
 from tilewright.ir.graph import Graph
 from tilewright.ir.interface import Imported
@@ -87,8 +87,8 @@ def is_exported_file(model: Any) -> bool:
 def load_exported(path: Path) -> Any:
     """The `torch.export.ExportedProgram` in a file of `torch.export.save`. Raises ModelError if there is no such file,
     or if it holds no program; MissingPackageError without PyTorch."""
-    if not path.is_file():
-        raise ModelError("no such file", where=str(path))
+    if not os.path.isfile(path):  # which, unlike Path's, is false for a name that is too long as well
+        raise ModelError("it is a folder" if os.path.isdir(path) else "no such file", where=str(path))
     try:
         import torch
     except ImportError:
@@ -103,8 +103,22 @@ def load_exported(path: Path) -> Any:
     except Exception as error:  # of many kinds
         got = "".join(str(error).strip().splitlines()[:1])[:200]
         message = "the file is no program of torch.export"
-        data = None if zipfile.is_zipfile(path) else path.read_bytes()[:32]  # a file of torch.export is a zip archive
+        data = head_of(path) or (None if os.path.getsize(path) else b"")
+        if zipfile.is_zipfile(path):  # as files of torch.export are
+            if _is_saved(path):
+                hint = "pass the PyTorch module itself, with an example of its inputs"
+                raise ModelError(message, where=str(path), got="a file of torch.save", hint=hint) from None
+            data = None
         raise other_format(message, data, where=str(path), got=got) from None
+
+
+def _is_saved(archive: Path) -> bool:
+    """Whether a zip archive is of `torch.save`, which pickles one object into it."""
+    try:
+        with zipfile.ZipFile(archive) as file:
+            return any(name.count("/") == 1 and name.endswith("/data.pkl") for name in file.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def from_torch(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -119,3 +120,17 @@ def test_calls_in_the_form_of_others_say_how_it_is_done_here() -> None:
         model(feed)
     with pytest.raises(ModelError, match=r"got Model\nhint: it is compiled already"):
         tw.compile(model)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDWR)
+    try:
+        os.write(end, MAGIC)
+        assert not is_compiled(pipe)
+        assert os.read(end, 99) == MAGIC
+    finally:
+        os.close(end)
+    assert not is_compiled(tmp_path / ("x" * 300)) and not is_compiled(Path("a\0"))

@@ -259,9 +259,26 @@ def test_a_mask_among_other_indices(form: str) -> None:
     for _ in range(4):
         row, plane = torch.rand(3) > 0.5, torch.rand(3, 5) > 0.5
         expected = function(x, row, plane, i)
-        (got,) = (
-            compiled(x, row, plane, i)
-            if isinstance(compiled(x, row, plane, i), tuple)
-            else (compiled(x, row, plane, i),)
-        )
+        got = compiled(x, row, plane, i)
         assert torch.equal(torch.as_tensor(np.asarray(got)), expected)
+
+
+SHARED: dict[str, Any] = {
+    "a sum": lambda x, y, mask: x[mask] + y[mask],
+    "a loss": lambda x, y, mask: torch.nn.functional.mse_loss(x[mask], y[mask], reduction="sum"),
+    "a product": lambda x, y, mask: x[mask].T @ y[mask],
+    "places and elements": lambda x, y, mask: torch.nonzero(mask) * torch.masked_select(x[:, 0], mask)[:, None],
+    "an axis within": lambda x, y, mask: x.T[:, mask] + y.T[:, mask],
+    "copied": lambda x, y, mask: torch.ops.aten.index_put(x.T, [None, mask], y.T[:, mask]),
+}
+
+
+@pytest.mark.parametrize("form", SHARED)
+def test_what_one_mask_reads_has_one_size(form: str) -> None:
+    function = SHARED[form]
+    x, y = torch.randn(6, 3), torch.randn(6, 3)
+    compiled = tw.compile(Functional(function), (x, y, torch.ones(6) > 0), dynamic=None)
+    for mask in (torch.arange(6) % 3 > 0, torch.ones(6) > 0, torch.zeros(6) > 0):
+        got, expected = torch.as_tensor(np.asarray(compiled(x, y, mask))), function(x, y, mask)
+        assert got.shape == expected.shape
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)

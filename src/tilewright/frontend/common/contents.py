@@ -7,6 +7,8 @@ from pathlib import Path
 
 from tilewright.support.errors import ModelError
 
+_HEAD = 32
+"""How many bytes tell the format of a file."""
 COMPILED = b"TWMODEL\x1a"
 """The first bytes of a compiled file (runtime/artifact.py)."""
 
@@ -31,7 +33,7 @@ FORMATS: tuple[tuple[bytes, str, str], ...] = (
 def other_format(message: str, data: bytes | None, *, where: str | None = None, got: str | None = None) -> ModelError:
     """The error for a file that is not of the format that `message` names. `data` is the file or its beginning, None
     for a model that is no file; `got` is what the reader said, which stands there if the format is not known."""
-    what, hint = (None if data is None else _described(data[:32])) or (got, None)
+    what, hint = (None if data is None else _described(data[:_HEAD])) or (got, None)
     return ModelError(message, where=where, got=what, hint=hint)
 
 
@@ -68,12 +70,17 @@ def other_object(message: str, model: object, *, where: str | None = None) -> Mo
     return ModelError(message, where=where, got=type(model).__name__, hint=hint)
 
 
+def head_of(path: Path) -> bytes:
+    """The first bytes of a file; none of what cannot be read or is no file (a pipe would be emptied)."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            return file.read(_HEAD)
+    except (OSError, ValueError):  # ValueError: a character that no path has
+        return b""
+
+
 def is_compiled(path: Path) -> bool:
     """Whether the file is named .tw, or begins as a compiled file does."""
-    if path.suffix == ".tw":
-        return True
-    try:
-        with path.open("rb") as file:
-            return file.read(len(COMPILED)) == COMPILED
-    except OSError:
-        return False
+    return path.suffix == ".tw" or head_of(path).startswith(COMPILED)

@@ -109,14 +109,25 @@ class Call(Emitter):
         return several if isinstance(match, list | tuple) else several[0]
 
     def places(self, x: Value, axis: int | None = 0) -> Value:
-        """The coordinates of the elements of `x` that are not zero, one row each. Their number is a new symbol, which
-        is also recorded for PyTorch's symbol of it, the extent of the node's result along `axis` (None: of none)."""
-        result, count = self.emit_all("nonzero", x)
-        rows = self.head(result, count)
+        """The coordinates of the elements of `x` that are not zero, one row each. Their number is a symbol, which is
+        also recorded for PyTorch's symbol of it, the extent of the node's result along `axis` (None: of none). Of one
+        `x` it is one symbol, as for PyTorch, so that what several nodes read by one mask has one size."""
+        rows = self._places_before(x)
+        if rows is None:
+            result, count = self.emit_all("nonzero", x)
+            rows = self.head(result, count)
         size = None if axis is None else self.results.shape[axis]
         if isinstance(size, torch.SymInt):
             self.sizes.known[str(size.node.expr)] = rows.shape[0]
         return rows
+
+    def _places_before(self, x: Value) -> Value | None:
+        """The coordinates that a node before this one has of `x`; None if there is none."""
+        nodes = self.builder.nodes
+        counted = next((n for n in nodes if n.op == "nonzero" and n.inputs[0] is x), None)
+        if counted is None:
+            return None
+        return next((n.outputs[0] for n in nodes if n.op == "head" and n.inputs == counted.outputs), None)
 
     # --- indices ------------------------------------------------------------------------------------------------------
 
