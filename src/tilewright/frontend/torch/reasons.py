@@ -22,7 +22,10 @@ def known_reason(label: str, error: BaseException) -> ModelError | None:
     for cause in _chain(error):
         if unknown := _UNKNOWN.search(str(cause)):
             which, name = ("an argument" if unknown[1] else "the result"), unknown[1] or unknown[2]
-            hint = f"torch.export.register_dataclass({name.rpartition('.')[2]}), or return a tuple or a dict"
+            way = "pass" if unknown[1] else "return"
+            hint = (
+                f"torch.export.register_dataclass({name.rpartition('.')[2]}) of a dataclass, or {way} a tuple or a dict"
+            )
             expected = "tensors, or tuples, lists, dicts and registered classes of tensors"
             what = f"{which} of {label} is of a class unknown to PyTorch"
             return ModelError(what, expected=expected, got=name, hint=hint)
